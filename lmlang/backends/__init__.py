@@ -1,0 +1,1 @@
+"""Backends that are not our own engine."""

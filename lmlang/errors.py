@@ -1,0 +1,132 @@
+"""Every exception of lmlang, in one small tree.
+
+    LMLangError
+    ├── ProgramError            the language or a parameter is misused
+    │   └── ProgramTypeError    ... by a value of the wrong type (also a TypeError)
+    ├── CaptureError            a variable that does not exist, or never will
+    ├── LimitExceeded           a finite limit is in the way
+    │   └── ContextOverflow     prompt + max_tokens do not fit the context or the KV pool
+    ├── Cancelled               somebody cancelled the work that was waited for
+    ├── ModelError              a model cannot be found, read or run
+    └── BackendError            a backend failed to do what was asked (.retryable, .status)
+
+A message names the cause, the value and the mend, in that order.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
+MAX_USER_TEXT = 256
+"""Characters of a user's own text that a message may quote."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorContext:
+    """Where in a program an error arose; every field may be unknown (None)."""
+
+    program: str | None = None
+    op_path: str | None = None
+    source: str | None = None
+    """The user's line as ``file.py:12``."""
+    branch: int | None = None
+    """Index of the fork branch that failed, outermost last joined."""
+    prompt_tail: str | None = None
+
+    def lines(self) -> list[str]:
+        """The known fields as indented lines, for ``str(error)``."""
+        known = [
+            ("program", self.program),
+            ("operation", self.op_path),
+            ("at", self.source),
+            ("branch", None if self.branch is None else str(self.branch)),
+            ("prompt ends with", None if self.prompt_tail is None else repr(self.prompt_tail)),
+        ]
+        return [f"  {name}: {value}" for name, value in known if value is not None]
+
+
+class LMLangError(Exception):
+    """Base of all errors of this library.
+
+    ``context`` says where in the user's program it arose; ``str()`` shows it below the message.
+    """
+
+    context: ErrorContext | None = None
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return message if self.context is None else "\n".join([message, *self.context.lines()])
+
+
+class ProgramError(LMLangError):
+    """The language or a parameter is misused; the message says how to write it instead."""
+
+
+class ProgramTypeError(ProgramError, TypeError):
+    """A value of the wrong type, as in ``s += 3``."""
+
+
+class CaptureError(LMLangError):
+    """A variable that does not exist, or that a failure has kept from ever existing."""
+
+
+class LimitExceeded(LMLangError):
+    """A finite limit is in the way; the message holds both numbers."""
+
+
+class ContextOverflow(LimitExceeded):
+    """A prompt with its max_tokens fits neither the model's context nor the KV pool."""
+
+
+class Cancelled(LMLangError):
+    """The work that was waited for was cancelled."""
+
+
+class ModelError(LMLangError):
+    """A model cannot be found, read or run."""
+
+
+class BackendError(LMLangError):
+    """A backend failed to do what was asked of it.
+
+    Args:
+        message: Cause, value and mend.
+        retryable: Whether the same request may succeed later.
+        status: The HTTP status, where there was one.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False, status: int | None = None):
+        super().__init__(message)
+        self.retryable = retryable
+        self.status = status
+
+
+def with_context(error: E, **fields: object) -> E:
+    """Attach context fields to a library error, keeping those it already has; returns it."""
+    if isinstance(error, LMLangError):
+        known = error.context or ErrorContext()
+        missing = {k: v for k, v in fields.items() if v is not None and getattr(known, k) is None}
+        error.context = replace(known, **missing)  # type: ignore[arg-type]
+    return error
+
+
+def fresh(error: E) -> E:
+    """A copy of a library error to raise at one reader, so that tracebacks do not pile up.
+
+    An exception that is not ours is returned as it is: it may not be copyable.
+    """
+    if not isinstance(error, LMLangError):
+        return error
+    twin = copy.copy(error)
+    twin.__dict__.update(error.__dict__)
+    twin.__cause__, twin.__suppress_context__ = error.__cause__, error.__suppress_context__
+    return twin.with_traceback(None)
+
+
+def quote(text: str) -> str:
+    """A user's text as a short literal for a message: at most 256 characters of it."""
+    return repr(text) if len(text) <= MAX_USER_TEXT else repr(text[: MAX_USER_TEXT - 1] + "…")

@@ -1,0 +1,112 @@
+"""Every limit and parameter check, as pure functions that the library and a server share.
+
+A check returns the value in its canonical type or raises ``ProgramError`` with the parameter's
+name, the value and the range that is allowed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lmlang.errors import ProgramError, ProgramTypeError, quote
+
+MAX_TOKENS = 1_000_000
+"""Largest max_tokens of one generation."""
+MAX_STOPS = 64
+"""Stop strings of one generation."""
+MAX_STOP_CHARACTERS = 1_024
+"""Characters of one stop string."""
+MAX_CHOICES = 100_000
+"""Choices of one select."""
+MAX_FORKS = 100_000
+"""Children of one fork."""
+MAX_TEMPERATURE = 1_000.0
+"""Above this a draw is uniform for any model."""
+MAX_SEED = 2**63 - 1
+
+
+def integer(name: str, value: object, low: int, high: int) -> int:
+    """An integer from ``low`` to ``high``; a bool or a float is none."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ProgramTypeError(
+            f"{name}={_shown(value)} must be an integer, not {type(value).__name__}: "
+            f"give a whole number from {low:,} to {high:,}."
+        )
+    if not low <= value <= high:
+        raise ProgramError(
+            f"{name}={_shown(value)} is out of range: it must be from {low:,} to {high:,}."
+        )
+    return value
+
+
+def number(name: str, value: object, low: float, high: float, *, above: bool = False) -> float:
+    """A finite number from ``low`` to ``high``; with ``above`` it must exceed ``low``."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ProgramTypeError(
+            f"{name}={_shown(value)} must be a number, not {type(value).__name__}: "
+            f"give one from {low:g} to {high:g}."
+        )
+    try:
+        as_float = float(value)
+    except OverflowError:
+        as_float = math.inf
+    if not math.isfinite(as_float) or not low <= as_float <= high or (above and as_float == low):
+        bounds = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
+        raise ProgramError(f"{name}={_shown(value)} is out of range: it must be {bounds}.")
+    return as_float
+
+
+def boolean(name: str, value: object) -> bool:
+    """True or False, nothing that merely counts as such."""
+    if not isinstance(value, bool):
+        raise ProgramTypeError(
+            f"{name}={_shown(value)} must be True or False, not {type(value).__name__}."
+        )
+    return value
+
+
+def stop_strings(value: object) -> tuple[str, ...]:
+    """Stop strings from None, one string or a sequence of strings; empty ones are refused."""
+    if value is None:
+        return ()
+    stops: Sequence[object]
+    if isinstance(value, str):
+        stops = (value,)
+    elif isinstance(value, (list, tuple)):
+        stops = value
+    else:
+        raise ProgramTypeError(
+            f"stop={_shown(value)} must be a string or a list of strings, "
+            f"not {type(value).__name__}."
+        )
+    if len(stops) > MAX_STOPS:
+        raise ProgramError(f"stop has {len(stops):,} strings: at most {MAX_STOPS} are allowed.")
+    for stop in stops:
+        if not isinstance(stop, str):
+            raise ProgramTypeError(
+                f"stop={_shown(value)} must hold strings only, and holds {type(stop).__name__}."
+            )
+        if not stop:
+            raise ProgramError(
+                "stop='' would end every output at once: leave it out or give a text."
+            )
+        if len(stop) > MAX_STOP_CHARACTERS:
+            raise ProgramError(
+                f"stop has a string of {len(stop):,} characters: at most "
+                f"{MAX_STOP_CHARACTERS:,} are allowed."
+            )
+    return tuple(dict.fromkeys(str(stop) for stop in stops))
+
+
+def top_k(value: object) -> int:
+    """-1 (or 0: no limit) or a count of tokens; canonical -1 for no limit."""
+    checked = integer("top_k", value, -1, 2**31 - 1)
+    return -1 if checked <= 0 else checked
+
+
+def _shown(value: object) -> str:
+    try:
+        return quote(value) if isinstance(value, str) else quote(str(value))[1:-1]
+    except ValueError:  # an int of more digits than Python prints
+        return "a number of thousands of digits"

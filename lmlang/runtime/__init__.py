@@ -1,0 +1,1 @@
+"""The machine: model, KV pool, radix cache, scheduler and engine loop behind one Backend."""

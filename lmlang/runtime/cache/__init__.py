@@ -1,0 +1,1 @@
+"""The radix cache: a tree of tokens over the slots of the KV pool."""

@@ -1,0 +1,1 @@
+"""Causal language models, and how their files are found and read."""
