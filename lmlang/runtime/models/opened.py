@@ -1,0 +1,68 @@
+"""A model ready to run: weights, tokenizer and chat template; one in memory for each file."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmlang.runtime.chat import ChatTemplate
+from lmlang.runtime.models.fetch import find_embedded_model
+from lmlang.runtime.models.llama import CausalLM, LlamaModel
+from lmlang.runtime.models.loader import load_gguf
+from lmlang.runtime.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedModel:
+    """What a Runtime runs. Immutable, so that any number of Runtimes share it.
+
+    Args:
+        name: For people: the path it came from.
+        model: The weights.
+        tokenizer: Its tokenizer.
+        template: Its chat template, or the plain one.
+    """
+
+    name: str
+    model: CausalLM
+    tokenizer: Tokenizer
+    template: ChatTemplate
+
+
+_opening = threading.Lock()
+_opened: weakref.WeakValueDictionary[tuple[str, int, int], OpenedModel] = (
+    weakref.WeakValueDictionary()
+)
+
+
+def open_model(path: Path | None) -> OpenedModel:
+    """Load a ``.gguf`` file, or the embedded model for None; one already in memory is shared.
+
+    Raises:
+        ModelError: It cannot be found or read.
+    """
+    path = find_embedded_model() if path is None else path
+    with _opening:
+        try:
+            status = path.stat()
+            key = (str(path.resolve()), status.st_size, status.st_mtime_ns)
+        except OSError:
+            key = (str(path), -1, -1)  # load_gguf says what is wrong
+        found = _opened.get(key)
+        if found is None:
+            found = _opened[key] = _load(path)
+        return found
+
+
+def _load(path: Path) -> OpenedModel:
+    loaded = load_gguf(path)
+    tokenizer = Tokenizer.from_gguf(loaded.metadata)
+    source = loaded.metadata.get("tokenizer.chat_template")
+    bos, eos = (
+        "" if token is None else tokenizer.spelling(token)
+        for token in (tokenizer.bos_id, tokenizer.eos_id)
+    )
+    template = ChatTemplate(source if isinstance(source, str) else None, bos, eos)
+    return OpenedModel(str(path), LlamaModel(loaded.shape, loaded.weights), tokenizer, template)
