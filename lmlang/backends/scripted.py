@@ -1,0 +1,314 @@
+"""ScriptedBackend: answers that a test wrote, tokens that are characters, and no model.
+
+render   Turn(user) Text("Hi") EndTurn   ->   "<user>Hi</user>"
+encode   one token for each character of that, its code point; END is 0x110000
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Literal, TypeAlias
+
+from lmlang.errors import BackendError, Cancelled, ProgramError
+from lmlang.protocol import (
+    BackendInfo,
+    ChoiceScore,
+    EndTurn,
+    Event,
+    Finish,
+    Generation,
+    Output,
+    Prompt,
+    Request,
+    ScoreRequest,
+    Scores,
+    Segment,
+    Tokens,
+    Turn,
+    Usage,
+)
+
+END = 0x110000
+"""The token that ends an output: the first number that is no code point."""
+
+Answers: TypeAlias = Sequence[str] | Callable[[str], str]
+Scoring: TypeAlias = Mapping[str, float] | Callable[[str, str], float]
+Completes: TypeAlias = Literal["at once", "on a thread", "when released"]
+
+
+class _Call:
+    """A request that has not been answered yet, and the two ways to end it."""
+
+    def __init__(
+        self,
+        request: Request | ScoreRequest,
+        handle: Generation | Future[Scores],
+        answer: Callable[[], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self.request = request
+        self.handle = handle
+        self.fail = fail
+        self._answer = answer
+
+    def answer(self) -> None:
+        try:
+            self._answer()
+        except Exception as error:
+            self.fail(error)
+
+
+class ScriptedBackend:
+    """A backend for tests. Thread-safe.
+
+    Args:
+        answers: Texts in order of the generations that ask, or a function of the rendered
+            prompt; None: eight hexadecimal digits that depend on prompt, temperature and draw
+            key alone.
+        scores: Joint log-probability of a choice: a dict, or a function of the rendered prompt
+            and the choice; None: hashed from both.
+        fail_at: Number (from 0, generations and scorings together) of the call that fails.
+        error: What it fails with; None: a BackendError.
+        completes: "at once" on the caller's thread; "on a thread" of the backend's own; "when
+            released" by `release`.
+
+    Attributes:
+        requests: Everything asked for, in order of arrival.
+    """
+
+    def __init__(
+        self,
+        answers: Answers | None = None,
+        *,
+        scores: Scoring | None = None,
+        fail_at: int | None = None,
+        error: BaseException | None = None,
+        completes: Completes = "at once",
+    ) -> None:
+        if isinstance(answers, str):
+            raise ProgramError("answers is one string: give a list of answers or a function.")
+        if completes not in ("at once", "on a thread", "when released"):
+            raise ProgramError(
+                f"completes={completes!r} must be 'at once', 'on a thread' or 'when released'."
+            )
+        self._answers = answers if callable(answers) or answers is None else deque(answers)
+        self._scores = scores
+        self._fail_at = fail_at
+        self._error = error
+        self._completes = completes
+        self._changed = threading.Condition()
+        self._pending: deque[_Call] = deque()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.requests: list[Request | ScoreRequest] = []
+
+    # ------------------------------------------------------------- the Backend protocol
+
+    def generate(self, request: Request) -> Generation:
+        """Start one generation."""
+        generation = Generation(request, on_cancel=self._cancel)
+
+        def answer() -> None:
+            output = self._output(request)
+            generation.push(Event(0, output.ids, output.text, output.logprobs, output.finish))
+            generation.complete(output)
+
+        self._take(request, _Call(request, generation, answer, generation.fail))
+        return generation
+
+    def score(self, request: ScoreRequest) -> Future[Scores]:
+        """Start scoring."""
+        future: Future[Scores] = Future()
+
+        def answer() -> None:
+            scores = self._scored(request)
+            if future.set_running_or_notify_cancel():
+                future.set_result(scores)
+
+        def fail(error: BaseException) -> None:
+            if not future.done():  # nobody but the taker of this call ends it
+                future.set_exception(error)
+
+        self._take(request, _Call(request, future, answer, fail))
+        return future
+
+    def render(self, prompt: Prompt) -> str:
+        """The prompt as text, turns as ``<role>…</role>``."""
+        parts: list[str] = []
+        role = ""
+        for segment in prompt.segments():
+            if isinstance(segment, Turn):
+                role = segment.role
+                parts.append(f"<{role}>")
+            elif isinstance(segment, EndTurn):
+                parts.append(f"</{role}>")
+            else:
+                parts.append(segment.text)
+        return "".join(parts)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The code points of the rendered prompt."""
+        return [ord(character) for character in self.render(prompt)]
+
+    def info(self) -> BackendInfo:
+        """A backend without context limit."""
+        return BackendInfo(model="scripted")
+
+    def flush_cache(self) -> None:
+        """There is no cache."""
+
+    def close(self) -> None:
+        """Fail what is pending and end the thread."""
+        with self._changed:
+            self._closed = True
+            pending, self._pending = list(self._pending), deque()
+            self._changed.notify_all()
+        for call in pending:
+            call.fail(BackendError("the backend was closed before it answered."))
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __enter__(self) -> ScriptedBackend:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------- a test's own hand
+
+    def wait_for(self, calls: int, timeout: float = 10.0) -> None:
+        """Wait until so many calls are pending; TimeoutError (seconds) if they do not come."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._pending) >= calls, timeout):
+                raise TimeoutError(
+                    f"{len(self._pending)} calls are pending after {timeout} s, not {calls}."
+                )
+
+    def pending(self) -> list[Request | ScoreRequest]:
+        """The requests that wait to be released, oldest first."""
+        with self._changed:
+            return [call.request for call in self._pending]
+
+    def release(self, index: int = 0) -> None:
+        """Answer the pending call of this index, on this thread."""
+        with self._changed:
+            call = self._pending[index]
+            del self._pending[index]
+        call.answer()
+
+    # ------------------------------------------------------------- inside
+
+    def _take(self, request: Request | ScoreRequest, call: _Call) -> None:
+        with self._changed:
+            number = len(self.requests)
+            self.requests.append(request)
+            closed, at_once = self._closed, self._completes == "at once"
+            if not closed and number != self._fail_at and not at_once:
+                self._pending.append(call)
+                self._changed.notify_all()
+                if self._completes == "on a thread" and self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._loop, name="lmlang-scripted", daemon=True
+                    )
+                    self._thread.start()
+                return
+        if closed:
+            call.fail(BackendError("the backend is closed: make a new one."))
+        elif number == self._fail_at:
+            call.fail(self._error or BackendError(f"call {number} was scripted to fail."))
+        else:
+            call.answer()
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pending or self._closed)
+                if self._closed:
+                    return
+                call = self._pending.popleft()
+            call.answer()
+
+    def _cancel(self, generation: Generation) -> None:
+        with self._changed:
+            for call in self._pending:
+                if call.handle is generation:
+                    self._pending.remove(call)
+                    break
+        generation.fail(Cancelled("the generation was cancelled."))
+
+    def _answer_to(self, request: Request, prompt: str) -> str:
+        if callable(self._answers):
+            return self._answers(prompt)
+        if self._answers is not None:
+            with self._changed:
+                if self._answers:
+                    return self._answers.popleft()
+            raise BackendError(
+                f"the script has no answer left for call {len(self.requests)}: "
+                f"the prompt ends with {prompt[-40:]!r}."
+            )
+        params = request.params
+        draw = (params.temperature, request.draw_key) if params.temperature > 0 else 0
+        return _hashed(prompt, draw).hex()[:8]
+
+    def _output(self, request: Request) -> Output:
+        """What the script answers, cut by stop strings and max_tokens as a model's output is."""
+        prompt = self.render(request.prompt)
+        params = request.params
+        answer = self._answer_to(request, prompt)
+        text = answer
+        if params.ignore_eos:  # an end that is ignored: the answer goes on from its beginning
+            text = (answer or " ") * math.ceil(params.max_tokens / len(answer or " "))
+        text = text[: params.max_tokens]
+        ids = tuple(map(ord, text))
+        finish = Finish("length")
+        found = [(text.find(stop) + len(stop), stop) for stop in params.stop if stop in text]
+        if found:
+            end, stop = min(found)
+            ids, text, finish = ids[:end], text[: end - len(stop)], Finish("stop", stop)
+        elif len(ids) < params.max_tokens:
+            ids, finish = (*ids, END), Finish("eos")
+        history: tuple[Segment, ...] = (Tokens(ids[: len(text)], text),) if text else ()
+        return Output(
+            text=text,
+            ids=ids,
+            logprobs=(-1.0,) * len(ids),
+            finish=finish,
+            usage=Usage(prompt_tokens=len(prompt), generated_tokens=len(ids)),
+            history=history,
+        )
+
+    def _scored(self, request: ScoreRequest) -> Scores:
+        prompt = self.render(request.prompt)
+        choices = []
+        for choice in request.choices:
+            ids = (*map(ord, choice), *((END,) if request.end_turn else ()))
+            # The joint log-probability is the first token's; the others are certain.
+            logprobs = (self._score_of(prompt, choice), *(0.0 for _ in ids[1:]))
+            choices.append(ChoiceScore(ids, logprobs))
+        scored = sum(len(choice.ids) for choice in choices)
+        return Scores(tuple(choices), Usage(prompt_tokens=len(prompt), scored_tokens=scored))
+
+    def _score_of(self, prompt: str, choice: str) -> float:
+        if self._scores is None:
+            return -1.0 - _hashed(prompt, choice)[0] / 64
+        if callable(self._scores):
+            return self._scores(prompt, choice)
+        if choice in self._scores:
+            return self._scores[choice]
+        raise BackendError(f"the script has no score for the choice {choice!r}.")
+
+
+def _hashed(prompt: str, salt: object) -> bytes:
+    return hashlib.blake2b(repr((prompt, salt)).encode(), digest_size=8).digest()

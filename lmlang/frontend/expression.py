@@ -1,0 +1,94 @@
+"""Expressions: what can be appended to a state, as unplaced nodes in a row.
+
+lm.user("Hi " + lm.gen("x"))   ->   Role(user) | Text("Hi ") | Gen(x) | EndRole(user)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn, TypeAlias
+
+from lmlang.errors import ProgramError, ProgramTypeError, quote
+from lmlang.frontend.ir import UNPLACED, EndRole, Gen, Role, Select, Text
+
+Appendable: TypeAlias = Text | Role | EndRole | Gen | Select
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One unplaced node, and the Python values of its choices where it has some."""
+
+    node: Appendable
+    members: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """Texts, roles and generations to be appended with ``s += …``. Immutable, thread-safe."""
+
+    leaves: tuple[Leaf, ...]
+
+    def __add__(self, other: object) -> Expression:
+        return Expression(self.leaves + as_expression(other).leaves)
+
+    def __radd__(self, other: object) -> Expression:
+        return Expression(as_expression(other).leaves + self.leaves)
+
+    def __str__(self) -> NoReturn:
+        raise ProgramError(
+            "an expression has no text before it has run, so it cannot stand in an f-string, "
+            'str() or print(): write s += "text " + lm.gen("x") + " more", '
+            'then use s["x"] where its value is wanted.'
+        )
+
+    def __format__(self, spec: str) -> NoReturn:
+        self.__str__()
+
+
+def as_expression(value: object) -> Expression:
+    """A string or expression as an expression.
+
+    Raises:
+        ProgramTypeError: It is neither.
+        ProgramError: It is a string that UTF-8 cannot hold.
+    """
+    if isinstance(value, Expression):
+        return value
+    if isinstance(value, str):
+        text = checked_text(value)
+        return Expression((Leaf(Text(UNPLACED, UNPLACED, text)),) if text else ())
+    raise ProgramTypeError(
+        f"{quote(repr(value))[1:-1]} of type {type(value).__name__} cannot be appended: "
+        "only strings and expressions can. Write str(…) yourself, or s.text_of(name) for the "
+        "text of a variable."
+    )
+
+
+def checked_text(value: str) -> str:
+    """The plain ``str`` of a string, if UTF-8 can hold it."""
+    text = str.__str__(value)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ProgramError(
+            f"the text has a lone surrogate (U+{ord(text[error.start]):04X}) at character "
+            f"{error.start:,}, which no tokenizer can read: decode the source properly, or use "
+            'text.encode("utf-8", "replace").decode().'
+        ) from None
+    return text
+
+
+def turn(role: str, body: object) -> Expression:
+    """A whole chat turn around an expression; None is an empty one."""
+    inside = () if body is None else as_expression(body).leaves
+    return Expression((*begin(role).leaves, *inside, *end(role).leaves))
+
+
+def begin(role: str) -> Expression:
+    """The opening of a chat turn."""
+    return Expression((Leaf(Role(UNPLACED, UNPLACED, role)),))
+
+
+def end(role: str) -> Expression:
+    """The end of a chat turn."""
+    return Expression((Leaf(EndRole(UNPLACED, UNPLACED, role)),))

@@ -1,0 +1,449 @@
+"""Executes nodes on a backend as they are appended: the only place that knows what a node does.
+
+    append ──> queue ──drain (caller's thread)──> prompt ──gen──> backend ─┐
+                 ^                                                         │ callback: put only
+                 └────────drain (dispatcher thread) <── completion ────────┘
+
+A state is a queue of operations plus a prompt. Whoever finds it idle owns it and drains it up to
+the next generation; while it waits, others only queue. Draining is a loop over ready states, so
+forks of forks need no recursion. One condition per run guards what states and variables share.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+
+from lmlang.errors import Cancelled, ProgramError, fresh, with_context
+from lmlang.frontend import draws, ir
+from lmlang.frontend import meta as metadata
+from lmlang.frontend.dispatcher import dispatcher
+from lmlang.frontend.meta import Meta
+from lmlang.protocol import (
+    Backend,
+    EndTurn,
+    Generation,
+    Output,
+    Prompt,
+    Request,
+    SamplingParams,
+    ScoreRequest,
+    Scores,
+    Segment,
+    Tag,
+    Text,
+    Tokens,
+    Turn,
+    Usage,
+)
+
+PROMPT_TAIL = 80
+"""Characters of the prompt that an error shows."""
+
+Handle = Generation | Future[Scores]
+
+
+class Phase(Enum):
+    """Who may touch a state's prompt."""
+
+    UNBORN = "its parent has not reached the fork"
+    IDLE = "nobody; the queue is empty"
+    RUNNING = "the thread that drains it"
+    WAITING = "nobody until the backend answers"
+
+
+class Variable:
+    """One variable of one state: a place that is settled once, with a value or an error.
+
+    ``text`` is what a generation or select wrote, None where the program set the value.
+    """
+
+    __slots__ = ("error", "meta", "name", "settled", "text", "value")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.settled = False
+        self.value: object = None
+        self.text: str | None = None
+        self.meta: Meta | None = None
+        self.error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """A node on its way through a queue, with the living things that it acts on.
+
+    Args:
+        node: What to do.
+        path: The operation's place in the run, as in ``"3/fork1.2/0"``.
+        source: The user's line.
+        variable: What a generation, select or set_var settles.
+        members: The values of a select's choices.
+        value: What set_var sets.
+        children: The states that a fork starts.
+        gathered: The variables that a join settles, with their values.
+        segments: What a join appends to the prompt.
+    """
+
+    node: ir.Node
+    path: str
+    source: str
+    variable: Variable | None = None
+    members: tuple[object, ...] = ()
+    value: object = None
+    children: tuple[State, ...] = ()
+    gathered: tuple[tuple[Variable, object], ...] = ()
+    segments: tuple[Segment, ...] = ()
+
+
+class State:
+    """A queue of operations and the prompt they have made so far."""
+
+    __slots__ = (
+        "branch",
+        "error",
+        "joined",
+        "origin",
+        "pending",
+        "phase",
+        "prefix",
+        "prompt",
+        "queue",
+        "run",
+    )
+
+    def __init__(self, run: Run, branch: int | None, prefix: str, phase: Phase) -> None:
+        self.run = run
+        self.branch = branch
+        self.prefix = prefix
+        self.phase = phase
+        self.origin = self.prompt = Prompt()
+        self.queue: deque[Operation] = deque()
+        self.pending: Handle | None = None
+        self.error: BaseException | None = None
+        self.joined = False
+
+    def append(self, operations: list[Operation]) -> None:
+        """Queue operations; runs what can run on this thread. Never waits for the backend."""
+        with self.run.changed:
+            self.queue.extend(operations)
+            self.joined = False
+            if self.phase is not Phase.IDLE:
+                return
+            self.phase = Phase.RUNNING
+        _drain(self)
+
+    def wait(self) -> None:
+        """Wait until everything appended has run or failed, or the run was aborted."""
+        self.run.wait(lambda: self.phase is Phase.IDLE)
+
+    def failure(self) -> BaseException | None:
+        """What the state failed with, or its run."""
+        return self.run.ended if self.error is None else self.error
+
+
+class Run:
+    """One run of a program: its states, and the lock and signal that they share.
+
+    Thread-safe.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        backend: Backend,
+        params: SamplingParams,
+        seed: int,
+        row_key: bytes,
+    ) -> None:
+        self.name = name
+        self.backend = backend
+        self.params = params
+        self.seed = seed
+        self.row_key = row_key
+        self.id = secrets.token_hex(8)
+        self.recording = ir.Recording(name)
+        self.changed = threading.Condition(threading.Lock())
+        self.ended: BaseException | None = None
+        self.usage = Usage()
+        self.root = State(self, None, "", Phase.IDLE)
+        self.states = [self.root]
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        """Wait until ``ready()`` holds or the run was aborted.
+
+        Raises:
+            ProgramError: It would have to wait on the dispatcher thread, which nothing else
+                could then bring on.
+        """
+        with self.changed:
+            if ready() or self.ended is not None:
+                return
+            if dispatcher().is_current():
+                raise ProgramError(
+                    "a value was read on lmlang's dispatcher thread, which brings the program "
+                    "on and would wait for itself: read it on a thread of your own."
+                )
+            while not ready() and self.ended is None:
+                self.changed.wait()
+
+    def finish(self) -> None:
+        """Wait for all states that were not joined; raises the first error in program order."""
+        position = 0
+        while position < len(self.states):
+            self.states[position].wait()
+            position += 1
+        for state in self.states:
+            if not state.joined and (error := state.failure()) is not None:
+                raise fresh(error)
+
+    def abort(self, error: BaseException) -> None:
+        """End the run: cancel what is under way, fail what is pending, wake all who wait.
+
+        Only the first call counts.
+        """
+        with self.changed:
+            if self.ended is not None:
+                return
+            self.ended = error
+            under_way = [s.pending for s in self.states if s.pending is not None]
+            self.changed.notify_all()
+        for handle in under_way:
+            handle.cancel()
+
+
+# ------------------------------------------------------------------ draining: who owns a state
+
+
+def _drain(first: State) -> None:
+    """Bring an owned state on, and every state that becomes ready on the way."""
+    ready = deque([first])
+    try:
+        while ready:
+            _advance(ready.popleft(), ready)
+    except BaseException:
+        first.run.abort(Cancelled("the run was interrupted."))
+        raise
+
+
+def _advance(state: State, ready: deque[State]) -> None:
+    run = state.run
+    while True:
+        with run.changed:
+            if not state.queue:
+                state.phase = Phase.IDLE  # given up: the next to append owns it
+                run.changed.notify_all()
+                return
+            operation = state.queue.popleft()
+        error = state.failure()
+        if error is not None:
+            _abandon(state, operation, error, ready)
+            continue
+        try:
+            if not _perform(state, operation, ready):
+                return
+        except Exception as raised:
+            _fail(state, operation, raised, ready)
+
+
+def _await(state: State, operation: Operation, handle: Handle) -> bool:
+    """Apply an answer that is there; else give the state up until the answer comes."""
+    if handle.done():
+        _apply(state, operation, handle)
+        return True
+    run = state.run
+    with run.changed:
+        state.pending, state.phase = handle, Phase.WAITING
+        ended = run.ended is not None
+    resume = partial(_resume, state, operation, handle)
+    handle.add_done_callback(lambda _: dispatcher().put(resume))
+    if ended:
+        handle.cancel()
+    return False
+
+
+def _resume(state: State, operation: Operation, handle: Handle) -> None:
+    """On the dispatcher thread: the answer is there, so the state is ours again."""
+    try:
+        with state.run.changed:
+            state.pending, state.phase = None, Phase.RUNNING
+        ready: deque[State] = deque()
+        try:
+            _apply(state, operation, handle)
+        except Exception as error:
+            _fail(state, operation, error, ready)
+        ready.appendleft(state)
+        while ready:
+            _advance(ready.popleft(), ready)
+    except BaseException as error:  # whatever it is, readers must hear of it, not hang
+        state.run.abort(error)
+
+
+# ---------------------------------------------------------------- performing: what a node does
+
+
+def _perform(state: State, operation: Operation, ready: deque[State]) -> bool:
+    """Do one operation; False: the state now waits for the backend."""
+    node = operation.node
+    match node:
+        case ir.Text():
+            state.prompt = state.prompt.append(Text(node.text))
+        case ir.Role():
+            state.prompt = state.prompt.append(Turn(node.role))
+        case ir.EndRole():
+            state.prompt = state.prompt.append(EndTurn())
+        case ir.Gen():
+            return _await(state, operation, state.run.backend.generate(_request(state, operation)))
+        case ir.Select():
+            if len(node.choices) > 1:
+                asked = ScoreRequest(
+                    state.prompt,
+                    node.choices,
+                    bool(node.ends_turn),
+                    Tag(state.run.id, operation.path),
+                )
+                return _await(state, operation, state.run.backend.score(asked))
+            _choose(state, operation, 0, replace(metadata.ONLY_CHOICE, seed=state.run.seed))
+        case ir.SetVar():
+            _settle(state.run, operation.variable, operation.value)
+        case ir.Fork():
+            _begin_children(state, operation, None, ready)
+        case ir.Join():
+            for segment in operation.segments:
+                state.prompt = state.prompt.append(segment)
+            for variable, value in operation.gathered:
+                _settle(state.run, variable, value)
+        case ir.Start():
+            raise ProgramError("start stands only once, before everything else.")
+    return True
+
+
+def _request(state: State, operation: Operation) -> Request:
+    node, run = operation.node, state.run
+    assert isinstance(node, ir.Gen)
+    given = {
+        "max_tokens": node.max_tokens,
+        "temperature": node.temperature,
+        "top_p": node.top_p,
+        "top_k": node.top_k,
+        "min_p": node.min_p,
+        "stop": node.stop,
+        "ignore_eos": node.ignore_eos,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    seed = run.seed if node.seed is None else node.seed
+    return Request(
+        prompt=state.prompt,
+        params=replace(run.params, **given) if given else run.params,  # type: ignore[arg-type]
+        draw_key=draws.draw_key(seed, run.row_key, operation.path),
+        tag=Tag(run.id, operation.path),
+    )
+
+
+def _apply(state: State, operation: Operation, handle: Handle) -> None:
+    """Take a backend's answer into the state; raises the error that it is."""
+    answer = _outcome(handle)
+    if isinstance(answer, BaseException):
+        raise fresh(answer)
+    run, node = state.run, operation.node
+    with run.changed:
+        run.usage += answer.usage
+    if isinstance(answer, Output):
+        assert isinstance(node, ir.Gen)
+        for segment in answer.history:
+            state.prompt = state.prompt.append(segment)
+        seed = run.seed if node.seed is None else node.seed
+        found = metadata.of_output(answer, seed)
+        _settle(run, operation.variable, answer.text, answer.text, found)
+    else:
+        assert isinstance(node, ir.Select)
+        chosen, found = metadata.of_scores(answer, len(node.choices))
+        _choose(state, operation, chosen, replace(found, seed=run.seed))
+
+
+def _outcome(handle: Handle) -> Output | Scores | BaseException:
+    if isinstance(handle, Generation):
+        return handle.outcome()
+    if handle.cancelled():
+        return Cancelled("the scoring of choices was cancelled.")
+    return handle.exception() or handle.result()
+
+
+def _choose(state: State, operation: Operation, index: int, found: Meta) -> None:
+    assert isinstance(operation.node, ir.Select)
+    text = operation.node.choices[index]
+    state.prompt = state.prompt.append(Text(text))
+    _settle(state.run, operation.variable, operation.members[index], text, found)
+
+
+def _settle(
+    run: Run,
+    variable: Variable | None,
+    value: object,
+    text: str | None = None,
+    found: Meta | None = None,
+) -> None:
+    assert variable is not None
+    with run.changed:
+        variable.value, variable.text, variable.meta = value, text, found
+        variable.settled = True
+        run.changed.notify_all()
+
+
+def _begin_children(
+    state: State, operation: Operation, error: BaseException | None, ready: deque[State]
+) -> None:
+    with state.run.changed:
+        for child in operation.children:
+            child.origin = child.prompt = state.prompt
+            child.error = error
+            child.phase = Phase.RUNNING  # owned by this thread, through `ready`
+    ready.extend(operation.children)
+
+
+# -------------------------------------------------------------------------------- failing
+
+
+def _fail(state: State, operation: Operation, error: Exception, ready: deque[State]) -> None:
+    """Poison a state with an error of its own."""
+    error = with_context(
+        fresh(error),
+        program=state.run.name,
+        op_path=operation.path or None,
+        source=operation.source,
+        branch=state.branch,
+        prompt_tail=_tail(state.prompt),
+    )
+    state.error = error
+    _abandon(state, operation, error, ready)
+
+
+def _abandon(state: State, operation: Operation, error: BaseException, ready: deque[State]) -> None:
+    """Fail what an operation would have made: it will not run."""
+    variables = [variable for variable, _ in operation.gathered]
+    if operation.variable is not None:
+        variables.append(operation.variable)
+    with state.run.changed:
+        for variable in variables:
+            variable.error, variable.settled = error, True
+        state.run.changed.notify_all()
+    if operation.children:
+        _begin_children(state, operation, error, ready)
+
+
+def _tail(prompt: Prompt) -> str:
+    parts: list[str] = []
+    missing = PROMPT_TAIL
+    node: Prompt | None = prompt
+    while node is not None and missing > 0:
+        if isinstance(node.segment, (Text, Tokens)):
+            parts.append(node.segment.text[-missing:])
+            missing -= len(parts[-1])
+        node = node.parent
+    return "".join(reversed(parts))

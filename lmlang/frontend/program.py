@@ -1,0 +1,262 @@
+"""The decorated function: binds arguments, makes runs and executes them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+
+from lmlang.errors import ProgramError, ProgramTypeError
+from lmlang.frontend import defaults, draws, rows
+from lmlang.frontend.call import Call
+from lmlang.frontend.interpreter import Run
+from lmlang.frontend.options import LATER_IN_RUN, RUN_KEYWORDS, RunOptions
+from lmlang.frontend.recorder import ProgramState
+from lmlang.protocol import Backend
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+
+
+class Function(Generic[P, R]):
+    """A program: a function whose first parameter is its state. Thread-safe.
+
+    Calling it is `run`; typed keywords of a run go through `options`.
+    """
+
+    def __init__(
+        self,
+        body: Callable[..., R],
+        options: Mapping[str, object],
+        receiver: tuple[Any, ...] = (),
+    ) -> None:
+        functools.update_wrapper(self, body)
+        self.__name__: str = getattr(body, "__name__", type(body).__name__)
+        self._body = body
+        self._options = dict(options)
+        self._receiver = receiver
+        parameters = list(inspect.signature(body).parameters.values())
+        skipped = len(receiver) + 1
+        if sum(1 for p in parameters[:skipped] if p.kind in _POSITIONAL) < skipped:
+            raise ProgramError(
+                f"{self.__name__}() needs a first parameter for its state: "
+                f"def {self.__name__}(s, …)."
+            )
+        if parameters[skipped - 1].kind is not inspect.Parameter.VAR_POSITIONAL:
+            parameters = parameters[skipped:]
+        self._signature = inspect.Signature(parameters)
+        self._own = {p.name for p in parameters if p.kind in _NAMED}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ProgramState:
+        """Run to the end; as `run`."""
+        return self.run(*args, **kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> ProgramState:
+        """Run the program to its end, unjoined forks included.
+
+        Args:
+            *args: The program's own arguments.
+            **kwargs: The program's own, and the run's: max_new_tokens=128, temperature=1.0,
+                top_p=1.0, top_k=-1, min_p=0.0, stop=(), ignore_eos=False, seed=None (a fresh
+                one), backend=None (the one in use). A parameter of the program of the same name
+                wins; the run's is then set with `options`.
+
+        Returns:
+            The final state; ``.ret_value`` is what the function returned.
+
+        Raises:
+            ProgramError: An argument is wrong or not available in this version.
+            LMLangError: What failed in the program.
+        """
+        own, given = self._split(kwargs)
+        options = RunOptions.of({**self._options, **given})
+        bound = self._bind(args, own, "")
+        backend = defaults.resolve(options.backend)
+        seed = draws.fresh_seed() if options.seed is None else options.seed
+        (key,) = rows.row_keys((None,), (bound.arguments,), None)
+        return self._call(bound, backend, options, seed, key).execute()
+
+    def run_batch(
+        self,
+        rows_: Iterable[Mapping[str, Any] | tuple[Any, ...]],
+        *,
+        num_threads: int | Literal["auto"] = "auto",
+        on_error: rows.OnError = "raise",
+        key: Callable[[Any], object] | None = None,
+        progress_bar: bool = False,
+        generator_style: bool = False,
+        journal: object = None,
+        **given: Any,
+    ) -> rows.BatchResult:
+        """Run the program once for each row, many at a time.
+
+        Args:
+            rows_: Dicts of arguments or tuples of them.
+            num_threads: Rows in flight; "auto" is 64 at most.
+            on_error: "raise": the first error ends the batch, the finished rows being its
+                ``.partial``. "return": it stays in its row's state (``.error()``).
+            key: What a row's draws depend on; by default its arguments and, among equal rows,
+                its number.
+            progress_bar: Not available in this version.
+            generator_style: Not available in this version.
+            journal: Not available in this version.
+            **given: Keywords of the runs, as in `run`.
+
+        Returns:
+            The states in the order of the rows.
+
+        Raises:
+            ProgramError: An argument is wrong or not available in this version.
+            Exception: With on_error="raise", the error of a row.
+        """
+        for name, value in (
+            ("progress_bar", progress_bar),
+            ("generator_style", generator_style),
+            ("journal", journal),
+        ):
+            if value:
+                raise ProgramError(
+                    f"run_batch: {name} is not available in this version of lmlang: leave it out."
+                )
+        if on_error not in ("raise", "return"):
+            raise ProgramError(f'run_batch: on_error={on_error!r} must be "raise" or "return".')
+        unknown = [name for name in given if name not in RUN_KEYWORDS and name not in LATER_IN_RUN]
+        if unknown:
+            raise ProgramTypeError(
+                f"run_batch: unknown keyword {unknown[0]!r}: arguments of the program stand in "
+                "the rows."
+            )
+        options = RunOptions.of({**self._options, **given})
+        all_rows = rows.listed(rows_)
+        workers = rows.threads(num_threads, len(all_rows))
+        bounds = [
+            self._bind(*rows.row_arguments(index, row), f"row {index}: ")
+            for index, row in enumerate(all_rows)
+        ]
+        keys = rows.row_keys(all_rows, [bound.arguments for bound in bounds], key)
+        seed = draws.fresh_seed() if options.seed is None else options.seed
+        backend = defaults.resolve(options.backend)
+        calls = [
+            self._call(bound, backend, options, seed, row_key)
+            for bound, row_key in zip(bounds, keys, strict=True)
+        ]
+        return rows.execute(calls, workers, on_error)
+
+    def options(self, **given: Any) -> Function[P, R]:
+        """The same program with other keywords for its runs, as in ``f.options(temperature=0)``.
+
+        Raises:
+            ProgramError: A value is out of range or not available in this version.
+        """
+        for name in given:
+            if name not in RUN_KEYWORDS and name not in LATER_IN_RUN:
+                raise ProgramTypeError(
+                    f"{self.__name__}: {name!r} is no keyword of a run; these are: "
+                    f"{', '.join(RUN_KEYWORDS)}."
+                )
+        merged = {**self._options, **given}
+        RunOptions.of(merged)
+        return Function(self._body, merged, self._receiver)
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Function[P, R]: ...
+    @overload
+    def __get__(
+        self: Function[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+    ) -> Function[Q, R]: ...
+    def __get__(self, instance: Any, owner: type | None = None) -> Function[Any, R]:
+        if instance is None:
+            return self
+        return Function(self._body, self._options, (instance,))
+
+    def __repr__(self) -> str:
+        return f"<program {self.__name__}{inspect.signature(self._body)}>"
+
+    def _split(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Keyword arguments of the program, and of the run."""
+        run_names = {
+            name
+            for name in kwargs
+            if name not in self._own and (name in RUN_KEYWORDS or name in LATER_IN_RUN)
+        }
+        own = {name: value for name, value in kwargs.items() if name not in run_names}
+        return own, {name: kwargs[name] for name in run_names}
+
+    def _bind(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], where: str
+    ) -> inspect.BoundArguments:
+        if args and isinstance(args[0], ProgramState):
+            raise ProgramError(
+                f"{where}{self.__name__}(s, …) inside a program is not available in this version "
+                "of lmlang: call a plain Python function of s instead."
+            )
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ProgramTypeError(f"{where}{self.__name__}{self._signature}: {error}.") from None
+        bound.apply_defaults()
+        return bound
+
+    def _call(
+        self,
+        bound: inspect.BoundArguments,
+        backend: Backend,
+        options: RunOptions,
+        seed: int,
+        row_key: bytes,
+    ) -> Call:
+        run = Run(self.__name__, backend, options.params, seed, row_key)
+        body = self._body
+        if self._receiver:
+            body = functools.partial(body, *self._receiver)
+        return Call(run, body, bound.args, bound.kwargs)
+
+
+_POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+@overload
+def function(body: Callable[Concatenate[Any, P], R], /) -> Function[P, R]: ...
+@overload
+def function(
+    **options: Any,
+) -> Callable[[Callable[Concatenate[Any, P], R]], Function[P, R]]: ...
+def function(body: Any = None, /, **options: Any) -> Any:
+    """Make a program of a function whose first parameter is its state.
+
+    Use it as ``@lm.function`` or ``@lm.function(temperature=0)``; the options are keywords of
+    its runs.
+
+    Raises:
+        ProgramError: Not a plain function with a first parameter, or an unknown option.
+    """
+    if body is None:
+        return functools.partial(_decorate, options)
+    return _decorate(options, body)
+
+
+def _decorate(options: Mapping[str, Any], body: Any) -> Function[..., Any]:
+    if not callable(body) or isinstance(body, (type, Function)):
+        raise ProgramTypeError(
+            f"@lm.function decorates a function, and this is {type(body).__name__}; "
+            "options have names: @lm.function(temperature=0)."
+        )
+    name = getattr(body, "__name__", type(body).__name__)
+    if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
+        raise ProgramError(
+            f"async def {name} is not available in this version of lmlang: write def {name}."
+        )
+    if inspect.isgeneratorfunction(body):
+        raise ProgramError(
+            f"{name}() is a generator (it has a yield), whose body would not run: "
+            "return a value instead."
+        )
+    made: Function[..., Any] = Function(body, {})
+    return made.options(**options) if options else made
