@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -86,9 +87,11 @@ def greedy(model: LlamaForCausalLM, ids: list[int], count: int) -> list[int]:
     found: list[int] = []
     step: Mapping[str, Any] = {"input_ids": torch.tensor([ids])}
     past: dict[str, Any] = {}
+    named = inspect.signature(model.forward).parameters
+    past_name = "cache" if "cache" in named else "past_key_values"  # by release of transformers
     for _ in range(count):
         output = model(**step, **past, use_cache=True)
-        past = {"cache": output.past_key_values}
+        past = {past_name: getattr(output, past_name)}
         found.append(int(output.logits[0, -1].argmax()))
         step = {"input_ids": torch.tensor([found[-1:]])}
     return found
