@@ -132,7 +132,7 @@ class ScriptedBackend:
                 future.set_result(scores)
 
         def fail(error: BaseException) -> None:
-            if not future.done():  # nobody but the taker of this call ends it
+            if future.set_running_or_notify_cancel():
                 future.set_exception(error)
 
         self._take(request, _Call(request, future, answer, fail))

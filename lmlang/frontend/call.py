@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lmlang.errors import Cancelled, with_context
-from lmlang.frontend.interpreter import Run
 from lmlang.frontend.recorder import ProgramState
+from lmlang.frontend.run import Run
 
 
 class Call:
@@ -44,8 +44,4 @@ class Call:
 
     def cancel(self) -> None:
         """End the run; whoever waits for it gets `Cancelled`. From any thread."""
-        self.run.abort(
-            Cancelled(
-                "the run was cancelled.",
-            )
-        )
+        self.run.abort(Cancelled("the run was cancelled."))

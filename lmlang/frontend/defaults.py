@@ -18,9 +18,10 @@ from lmlang.protocol import Backend
 _METHODS = ("generate", "score", "render", "encode", "info", "flush_cache", "close")
 
 _log = logging.getLogger("lmlang")
-_in_use: contextvars.ContextVar[Backend | None] = contextvars.ContextVar(
-    "lmlang_backend", default=None
+_in_use: contextvars.ContextVar[tuple[Backend, ...]] = contextvars.ContextVar(
+    "lmlang_backends", default=()
 )
+"""The backends of the `use` blocks around here, innermost last."""
 
 
 class _Defaults:
@@ -52,10 +53,9 @@ class use:  # noqa: N801 - a word of the language
 
     def __init__(self, backend: Backend) -> None:
         self._backend = checked_backend(backend)
-        self._tokens: list[contextvars.Token[Backend | None]] = []
 
     def __enter__(self) -> Backend:
-        self._tokens.append(_in_use.set(self._backend))
+        _in_use.set((*_in_use.get(), self._backend))
         return self._backend
 
     def __exit__(
@@ -64,7 +64,7 @@ class use:  # noqa: N801 - a word of the language
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        _in_use.reset(self._tokens.pop())
+        _in_use.set(_in_use.get()[:-1])
 
 
 def flush_cache(backend: Backend | None = None) -> None:
@@ -74,7 +74,7 @@ def flush_cache(backend: Backend | None = None) -> None:
         chosen.flush_cache()
 
 
-def resolve(backend: object | None) -> Backend:
+def resolve(backend: Backend | None) -> Backend:
     """The backend of a run that was given ``backend`` (None: nothing)."""
     chosen = _chosen(backend)
     if chosen is not None:
@@ -105,8 +105,8 @@ def checked_backend(backend: object) -> Backend:
     return cast(Backend, backend)
 
 
-def _chosen(backend: object | None) -> Backend | None:
+def _chosen(backend: Backend | None) -> Backend | None:
     if backend is not None:
         return checked_backend(backend)
     in_use = _in_use.get()
-    return _defaults.backend if in_use is None else in_use
+    return in_use[-1] if in_use else _defaults.backend

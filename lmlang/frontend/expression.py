@@ -92,3 +92,20 @@ def begin(role: str) -> Expression:
 def end(role: str) -> Expression:
     """The end of a chat turn."""
     return Expression((Leaf(EndRole(UNPLACED, UNPLACED, role)),))
+
+
+def role_after(role: str | None, node: Appendable) -> str | None:
+    """The open turn after a node; raises where turns would nest or not match."""
+    if isinstance(node, Role):
+        if role is not None:
+            raise ProgramError(
+                f"a {node.role} turn cannot begin inside the open {role} turn: end that one "
+                f"first, with lm.{role}_end() or by leaving its with block."
+            )
+        return node.role
+    if isinstance(node, EndRole):
+        if role != node.role:
+            state = "no turn is open" if role is None else f"the open turn is the {role}'s"
+            raise ProgramError(f"the end of a {node.role} turn, but {state}.")
+        return None
+    return role

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from lmlang import limits
 from lmlang.errors import ProgramError, quote
-from lmlang.protocol import SamplingParams
+from lmlang.frontend.defaults import checked_backend
+from lmlang.protocol import Backend, SamplingParams
 
 Accepted = tuple[object, ...]
 
@@ -84,11 +85,11 @@ def refuse_later(where: str, given: Given, table: Mapping[str, Accepted]) -> Non
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a run starts with, checked. ``backend`` is whatever the caller gave."""
+    """What a run starts with, checked; without a backend it takes the one in use."""
 
     params: SamplingParams = field(default_factory=SamplingParams)
     seed: int | None = None
-    backend: object | None = None
+    backend: Backend | None = None
 
     @classmethod
     def of(cls, given: Given) -> RunOptions:
@@ -107,5 +108,5 @@ class RunOptions:
         return cls(
             params=SamplingParams(**set_ones),  # type: ignore[arg-type]
             seed=None if seed is None else limits.integer("seed", seed, 0, limits.MAX_SEED),
-            backend=backend,
+            backend=None if backend is None else checked_backend(backend),
         )

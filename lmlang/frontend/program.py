@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 from lmlang.errors import ProgramError, ProgramTypeError
-from lmlang.frontend import defaults, draws, rows
+from lmlang.frontend import defaults, draws
+from lmlang.frontend import rows as batch
 from lmlang.frontend.call import Call
-from lmlang.frontend.interpreter import Run
 from lmlang.frontend.options import LATER_IN_RUN, RUN_KEYWORDS, RunOptions
 from lmlang.frontend.recorder import ProgramState
+from lmlang.frontend.run import Run
 from lmlang.protocol import Backend
 
 P = ParamSpec("P")
@@ -71,29 +72,29 @@ class Function(Generic[P, R]):
             LMLangError: What failed in the program.
         """
         own, given = self._split(kwargs)
-        options = RunOptions.of({**self._options, **given})
+        options = RunOptions.of(self._with(given))
         bound = self._bind(args, own, "")
         backend = defaults.resolve(options.backend)
         seed = draws.fresh_seed() if options.seed is None else options.seed
-        (key,) = rows.row_keys((None,), (bound.arguments,), None)
+        (key,) = batch.row_keys((None,), (bound.arguments,), None)
         return self._call(bound, backend, options, seed, key).execute()
 
     def run_batch(
         self,
-        rows_: Iterable[Mapping[str, Any] | tuple[Any, ...]],
+        rows: Iterable[Mapping[str, Any] | tuple[Any, ...]],
         *,
         num_threads: int | Literal["auto"] = "auto",
-        on_error: rows.OnError = "raise",
+        on_error: batch.OnError = "raise",
         key: Callable[[Any], object] | None = None,
         progress_bar: bool = False,
         generator_style: bool = False,
         journal: object = None,
         **given: Any,
-    ) -> rows.BatchResult:
+    ) -> batch.BatchResult:
         """Run the program once for each row, many at a time.
 
         Args:
-            rows_: Dicts of arguments or tuples of them.
+            rows: Dicts of arguments or tuples of them.
             num_threads: Rows in flight; "auto" is 64 at most.
             on_error: "raise": the first error ends the batch, the finished rows being its
                 ``.partial``. "return": it stays in its row's state (``.error()``).
@@ -128,21 +129,21 @@ class Function(Generic[P, R]):
                 f"run_batch: unknown keyword {unknown[0]!r}: arguments of the program stand in "
                 "the rows."
             )
-        options = RunOptions.of({**self._options, **given})
-        all_rows = rows.listed(rows_)
-        workers = rows.threads(num_threads, len(all_rows))
+        options = RunOptions.of(self._with(given))
+        all_rows = batch.listed(rows)
+        workers = batch.threads(num_threads, len(all_rows))
         bounds = [
-            self._bind(*rows.row_arguments(index, row), f"row {index}: ")
+            self._bind(*batch.row_arguments(index, row), f"row {index}: ")
             for index, row in enumerate(all_rows)
         ]
-        keys = rows.row_keys(all_rows, [bound.arguments for bound in bounds], key)
+        keys = batch.row_keys(all_rows, [bound.arguments for bound in bounds], key)
         seed = draws.fresh_seed() if options.seed is None else options.seed
         backend = defaults.resolve(options.backend)
         calls = [
             self._call(bound, backend, options, seed, row_key)
             for bound, row_key in zip(bounds, keys, strict=True)
         ]
-        return rows.execute(calls, workers, on_error)
+        return batch.execute(calls, workers, on_error)
 
     def options(self, **given: Any) -> Function[P, R]:
         """The same program with other keywords for its runs, as in ``f.options(temperature=0)``.
@@ -156,7 +157,7 @@ class Function(Generic[P, R]):
                     f"{self.__name__}: {name!r} is no keyword of a run; these are: "
                     f"{', '.join(RUN_KEYWORDS)}."
                 )
-        merged = {**self._options, **given}
+        merged = self._with(given)
         RunOptions.of(merged)
         return Function(self._body, merged, self._receiver)
 
@@ -173,6 +174,9 @@ class Function(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<program {self.__name__}{inspect.signature(self._body)}>"
+
+    def _with(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self._options, **{k: v for k, v in given.items() if v is not None}}
 
     def _split(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Keyword arguments of the program, and of the run."""

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from types import TracebackType
 from typing import Any, overload
 
 from lmlang import limits
 from lmlang.errors import CaptureError, ProgramError, ProgramTypeError, fresh, quote
 from lmlang.frontend import ir
-from lmlang.frontend.expression import Appendable, Leaf, as_expression, begin, end, turn
-from lmlang.frontend.interpreter import Operation, Phase, State, Variable
+from lmlang.frontend.expression import Expression, Leaf, as_expression, begin, end, role_after, turn
+from lmlang.frontend.interpreter import append
 from lmlang.frontend.meta import Meta
+from lmlang.frontend.run import Operation, Phase, State, Variable
 from lmlang.frontend.source import users_line
 from lmlang.protocol import EndTurn, Prompt, Segment, Turn, Usage
 
@@ -48,13 +49,14 @@ class ProgramState:
         leaves = as_expression(other).leaves
         role = self._role
         for leaf in leaves:
-            role = _role_after(role, leaf.node)
+            role = role_after(role, leaf.node)
         source = users_line()
-        self._state.append(
+        append(
+            self._state,
             [
                 self._place(leaf, _followed_by_end(leaves, i), source)
                 for i, leaf in enumerate(leaves)
-            ]
+            ],
         )
         self._role = role
         return self
@@ -78,36 +80,37 @@ class ProgramState:
         made, source = self._state.run.recording.new_state(), users_line()
         node = ir.SetVar(self._head, made, name)
         self._record(node, made, source)
-        self._state.append([Operation(node, "", source, self._bind(name), value=value)])
+        append(self._state, [Operation(node, "", source, self._bind(name), value=value)])
 
-    def system(self, expr: object = None) -> Any:
+    @overload
+    def system(self) -> OpenTurn: ...
+    @overload
+    def system(self, expr: str | Expression) -> None: ...
+    def system(self, expr: str | Expression | None = None) -> OpenTurn | None:
         """``with s.system():`` is a system turn; ``s.system(expr)`` appends one."""
         return self._turn("system", expr)
 
-    def user(self, expr: object = None) -> Any:
+    @overload
+    def user(self) -> OpenTurn: ...
+    @overload
+    def user(self, expr: str | Expression) -> None: ...
+    def user(self, expr: str | Expression | None = None) -> OpenTurn | None:
         """``with s.user():`` is a user turn; ``s.user(expr)`` appends one."""
         return self._turn("user", expr)
 
-    def assistant(self, expr: object = None) -> Any:
+    @overload
+    def assistant(self) -> OpenTurn: ...
+    @overload
+    def assistant(self, expr: str | Expression) -> None: ...
+    def assistant(self, expr: str | Expression | None = None) -> OpenTurn | None:
         """``with s.assistant():`` is an assistant turn; ``s.assistant(expr)`` appends one."""
         return self._turn("assistant", expr)
 
-    def _turn(self, role: str, expr: object) -> Any:
+    def _turn(self, role: str, expr: str | Expression | None) -> OpenTurn | None:
         if expr is None:
-            return self._open_turn(role)
+            return OpenTurn(self, role)
         self += turn(role, expr)
         return None
-
-    @contextmanager
-    def _open_turn(self, role: str) -> Iterator[None]:
-        self += begin(role)
-        try:
-            yield
-        except BaseException:
-            if self._role == role:  # the body's own error is what counts
-                self += end(role)
-            raise
-        self += end(role)
 
     def fork(self, size: int = 1) -> Forks:
         """Children that begin with this state's prompt, variables and open turn as they are here.
@@ -128,7 +131,7 @@ class ProgramState:
         ]
         states = tuple(child._state for child in children)
         run.states.extend(states)
-        self._state.append([Operation(node, path, source, children=states)])
+        append(self._state, [Operation(node, path, source, children=states)])
         return Forks(self, children)
 
     def _child(self, state: State, node_id: int) -> ProgramState:
@@ -263,6 +266,27 @@ class ProgramState:
         return self._state.prompt
 
 
+class OpenTurn:
+    """``with s.user():`` a turn around a block; it is closed on exceptions too."""
+
+    def __init__(self, state: ProgramState, role: str) -> None:
+        self._state = state
+        self._role = role
+
+    def __enter__(self) -> ProgramState:
+        self._state += begin(self._role)
+        return self._state
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None or self._state._role == self._role:  # else the body's error is what counts
+            self._state += end(self._role)
+
+
 class Forks:
     """The children of one fork, in order. Thread-safe but for `join`."""
 
@@ -322,7 +346,7 @@ class Forks:
         node = ir.Join(parent._head, made, tuple(c._head for c in self._children), mode)
         parent._record(node, made, source)
         parent._unnamed = max(parent._unnamed, *(c._unnamed for c in self._children))
-        parent._state.append([Operation(node, "", source, gathered=gathered, segments=segments)])
+        append(parent._state, [Operation(node, "", source, gathered=gathered, segments=segments)])
 
     def _gather(self) -> tuple[tuple[Variable, object], ...]:
         names: dict[str, list[object]] = {}
@@ -354,23 +378,6 @@ class Forks:
 
 def _followed_by_end(leaves: tuple[Leaf, ...], index: int) -> bool:
     return index + 1 < len(leaves) and isinstance(leaves[index + 1].node, ir.EndRole)
-
-
-def _role_after(role: str | None, node: Appendable) -> str | None:
-    """The open turn after a node; raises where turns would nest or not match."""
-    if isinstance(node, ir.Role):
-        if role is not None:
-            raise ProgramError(
-                f"a {node.role} turn cannot begin inside the open {role} turn: end that one "
-                f"first, with lm.{role}_end() or by leaving its with block."
-            )
-        return node.role
-    if isinstance(node, ir.EndRole):
-        if role != node.role:
-            state = "no turn is open" if role is None else f"the open turn is the {role}'s"
-            raise ProgramError(f"the end of a {node.role} turn, but {state}.")
-        return None
-    return role
 
 
 def _check_name(name: object) -> None:
