@@ -1,0 +1,180 @@
+"""Attention over a paged KV pool; every form returns (out, lse), so that results can be merged.
+
+Shapes: T, n queries · L keys · R rows · H query heads · Hkv key/value heads (H = G * Hkv, query
+head h reads kv head h // G) · D head size · S slots of the pool.
+
+An attention state is (out, lse): out = softmax(q·kᵀ·scale)·v over some keys, and
+lse = log Σ exp(q·kᵀ·scale) over the same keys. The state over two disjoint sets of keys follows
+from the two states alone (`merge_states`), so a prefix shared by many rows is attended once.
+
+Source: Dao et al., "FlashAttention" (2022) for the online softmax; Ye et al., "Cascade Inference:
+Memory Bandwidth Efficient Shared Prefix Batch Decoding" (2024) for merging states.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+Slots = Tensor | slice
+"""Which slots of the pool, in order: an int64 tensor [L], or a slice where they lie together."""
+
+
+def store_kv(k_pool: Tensor, v_pool: Tensor, slots: Slots, k: Tensor, v: Tensor) -> None:
+    """Write new keys and values to their slots.
+
+    Args:
+        k_pool: [S, Hkv, D], written in place; so is v_pool.
+        v_pool: [S, Hkv, D].
+        slots: T slots, all different.
+        k: [T, Hkv, D].
+        v: [T, Hkv, D].
+    """
+    k_pool[slots] = k.to(k_pool.dtype)
+    v_pool[slots] = v.to(v_pool.dtype)
+
+
+def attend_span(
+    q: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Slots, scale: float
+) -> tuple[Tensor, Tensor]:
+    """All queries over the same L slots, every one of which they may see.
+
+    Args:
+        q: [n, H, D].
+        k_pool: [S, Hkv, D].
+        v_pool: [S, Hkv, D].
+        slots: L > 0 slots.
+        scale: Factor on q·kᵀ.
+
+    Returns:
+        out [n, H, D] in q's dtype, lse [n, H] float32.
+    """
+    n, heads, size = q.shape
+    kv_heads = k_pool.shape[1]
+    # The G query heads of one kv head are so many more queries of it: no key is copied.
+    folded = q.view(n, kv_heads, heads // kv_heads, size).permute(1, 2, 0, 3)
+    folded = folded.reshape(1, kv_heads, -1, size)
+    k = k_pool[slots].to(q.dtype).permute(1, 0, 2)[None]
+    v = v_pool[slots].to(q.dtype).permute(1, 0, 2)[None]
+    out, lse = _dense(folded, k, v, scale)
+    out = out.view(kv_heads, heads // kv_heads, n, size).permute(2, 0, 1, 3)
+    lse = lse.view(kv_heads, heads // kv_heads, n).permute(2, 0, 1)
+    return out.reshape(n, heads, size), lse.reshape(n, heads)
+
+
+def attend_causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """A chunk over itself: query i sees keys 0..i.
+
+    Args:
+        q: [n, H, D].
+        k: [n, Hkv, D].
+        v: [n, Hkv, D].
+        scale: Factor on q·kᵀ.
+
+    Returns:
+        out [n, H, D] in q's dtype, lse [n, H] float32.
+    """
+    groups = q.shape[1] // k.shape[1]
+    k = k.repeat_interleave(groups, dim=1).permute(1, 0, 2)[None]
+    v = v.repeat_interleave(groups, dim=1).permute(1, 0, 2)[None]
+    out, lse = _dense(q.permute(1, 0, 2)[None], k, v, scale, causal=True)
+    return out[0].permute(1, 0, 2), lse[0].permute(1, 0)
+
+
+def attend_decode(
+    q: Tensor, k_pool: Tensor, v_pool: Tensor, table: Tensor, hidden: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """One query a row, each over its own slots.
+
+    Args:
+        q: [R, H, D].
+        k_pool: [S, Hkv, D].
+        v_pool: [S, Hkv, D].
+        table: int64 [R, L] slots; rows shorter than L are filled with any valid slot.
+        hidden: float [R, L], 0 where a row sees the slot and -inf where not (each row sees at
+            least one); None where all are seen.
+        scale: Factor on q·kᵀ.
+
+    Returns:
+        out [R, H, D] in q's dtype, lse [R, H] float32.
+    """
+    rows, heads, size = q.shape
+    kv_heads = k_pool.shape[1]
+    gathered = (rows, table.shape[1], kv_heads, size)
+    k = k_pool.index_select(0, table.view(-1)).to(q.dtype).view(gathered).permute(0, 2, 1, 3)
+    v = v_pool.index_select(0, table.view(-1)).to(q.dtype).view(gathered).permute(0, 2, 1, 3)
+    folded = q.view(rows, kv_heads, heads // kv_heads, size)
+    mask = None if hidden is None else hidden[:, None, None, :]
+    out, lse = _dense(folded, k, v, scale, mask=mask)
+    return out.reshape(rows, heads, size), lse.reshape(rows, heads)
+
+
+def merge_states(
+    out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The state over both key sets, from the states over each; the sets are disjoint.
+
+    Args:
+        out_a: [n, H, D].
+        lse_a: [n, H] float32, finite.
+        out_b: [n, H, D].
+        lse_b: [n, H] float32, finite.
+
+    Returns:
+        out [n, H, D], lse [n, H].
+    """
+    share = torch.sigmoid(lse_b - lse_a).to(out_a.dtype)
+    return torch.lerp(out_a, out_b, share[..., None]), torch.logaddexp(lse_a, lse_b)
+
+
+def _dense(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    *,
+    causal: bool = False,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attention state over dense keys: q [B, h, n, D], k and v [B, h, L, D], mask [B, 1, 1, L]."""
+    if q.device.type == "cpu":
+        # torch's own fused CPU kernel: same result without the [n, L] scores in memory.
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, causal, attn_mask=mask, scale=scale
+        )
+        return out, lse
+    return dense_reference(q, k, v, scale, causal=causal, mask=mask)
+
+
+def dense_reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    *,
+    causal: bool = False,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The definition, in plain torch and float32.
+
+    Args:
+        q: [B, h, n, D].
+        k: [B, h, L, D]; so is v.
+        v: [B, h, L, D].
+        scale: Factor on q·kᵀ.
+        causal: Query i sees keys 0..i only.
+        mask: Added to the scores; broadcasts to [B, h, n, L].
+
+    Returns:
+        out [B, h, n, D] in q's dtype, lse [B, h, n] float32.
+    """
+    scores = torch.matmul(q.float(), k.float().transpose(-1, -2)) * scale
+    if mask is not None:
+        scores = scores + mask
+    if causal:
+        n, keys = scores.shape[-2:]
+        seen = torch.ones(n, keys, dtype=torch.bool, device=q.device).tril()
+        scores = scores.masked_fill(~seen, float("-inf"))
+    lse = torch.logsumexp(scores, dim=-1)
+    out = torch.matmul(torch.exp(scores - lse[..., None]), v.float())
+    return out.to(q.dtype), lse

@@ -1,0 +1,213 @@
+"""Plans attention once per batch, and runs the plan in every layer.
+
+The rows' contexts form a trie over slots. A stretch of it that several rows share is attended
+once for all their queries (a span); what is left of each row is its tail:
+
+    row 0   ███████████████▓▓▓▓▓▓··>         █ span of all three rows: one call, 3 queries
+    row 1   ███████████████▓▓▓▓▓▓···>        ▓ span of rows 0 and 1
+    row 2   ███████████████░░░░░░░░░░░░░>    ░ long contiguous run of one row: a span by itself
+                                             · tail: gathered, all decode rows in one call
+    prefill chunk rows attend themselves causally ("own"), from the fresh k and v.
+
+The parts' states (out, lse) are merged. Sources: kernels/attention.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmlang.kernels import attention as kernels
+from lmlang.runtime.cache.radix import IntArray, common_prefix
+
+MIN_SHARED = 32
+"""A shared stretch shorter than this is left to the rows: a call costs more than it saves."""
+MIN_RUN = 96
+"""A contiguous run of one row at least this long is read in place rather than gathered."""
+
+Index = Tensor | slice
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Queries that all see the same slots."""
+
+    queries: Index
+    slots: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Tails:
+    """Decode rows of similar tail length: queries [R], table [R, L], hidden [R, L] or None."""
+
+    queries: Index
+    table: Tensor
+    hidden: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """Every query is in exactly one chunk or tail, and in any number of spans.
+
+    Args:
+        stores: The slot of each token of the batch.
+        chunks: Query ranges [start, end) of prefill chunks, which attend themselves causally.
+        tails: Decode rows.
+        spans: All the rest, merged in.
+    """
+
+    stores: Tensor
+    chunks: tuple[slice, ...]
+    tails: tuple[Tails, ...]
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSlots:
+    """A row as attention sees it: its queries in the batch, and the slots of its context.
+
+    Args:
+        start: Index of its first token in the batch.
+        count: Tokens that it computes.
+        table: int64 [context + count] slots of all its positions so far, these included.
+    """
+
+    start: int
+    count: int
+    table: IntArray
+
+    @property
+    def context(self) -> IntArray:
+        """Slots that all its queries see."""
+        return self.table[: len(self.table) - self.count]
+
+
+def plan_attention(rows: Seq[RowSlots], device: torch.device) -> AttentionPlan:
+    """The plan for these rows; a row of one token is treated as decode."""
+    spans: list[Span] = []
+    rest: dict[int, list[IntArray]] = {i: [] for i in range(len(rows))}
+    _share(rows, spans, rest, device)
+    chunks: list[slice] = []
+    tails: list[tuple[int, IntArray]] = []
+    for i, row in enumerate(rows):
+        queries = slice(row.start, row.start + row.count)
+        left = np.concatenate(rest[i]) if rest[i] else row.table[:0]
+        if row.count > 1:
+            chunks.append(queries)
+            if len(left):
+                spans.append(Span(queries, _index(left, device)))
+            continue
+        runs = np.split(left, np.flatnonzero(np.diff(left) != 1) + 1)
+        spans.extend(Span(queries, _index(run, device)) for run in runs if len(run) >= MIN_RUN)
+        short = [run for run in runs if len(run) < MIN_RUN]
+        tails.append((row.start, np.concatenate([*short, row.table[-1:]])))
+    stores = np.concatenate([row.table[len(row.table) - row.count :] for row in rows])
+    return AttentionPlan(
+        torch.from_numpy(stores).to(device), tuple(chunks), _tails(tails, device), tuple(spans)
+    )
+
+
+def run_attention(
+    plan: AttentionPlan, q: Tensor, k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor
+) -> Tensor:
+    """One layer: store the new keys and values, then attend by the plan.
+
+    Args:
+        plan: For these T tokens.
+        q: [T, H, D].
+        k: [T, Hkv, D]; so is v.
+        v: [T, Hkv, D].
+        k_pool: [S, Hkv, D], this layer's; written in place; so is v_pool.
+        v_pool: [S, Hkv, D].
+
+    Returns:
+        [T, H, D].
+    """
+    scale = q.shape[-1] ** -0.5
+    kernels.store_kv(k_pool, v_pool, plan.stores, k, v)
+    out = torch.empty_like(q)
+    lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+    for own in plan.chunks:
+        out[own], lse[own] = kernels.attend_causal(q[own], k[own], v[own], scale)
+    for tail in plan.tails:
+        out[tail.queries], lse[tail.queries] = kernels.attend_decode(
+            q[tail.queries], k_pool, v_pool, tail.table, tail.hidden, scale
+        )
+    for span in plan.spans:
+        part = kernels.attend_span(q[span.queries], k_pool, v_pool, span.slots, scale)
+        out[span.queries], lse[span.queries] = kernels.merge_states(
+            out[span.queries], lse[span.queries], *part
+        )
+    return out
+
+
+def _share(
+    rows: Seq[RowSlots],
+    spans: list[Span],
+    rest: dict[int, list[IntArray]],
+    device: torch.device,
+) -> None:
+    """Walk the trie of the rows' contexts; shared stretches go to spans, others to ``rest``."""
+    stack = [(list(range(len(rows))), 0)]
+    while stack:
+        members, depth = stack.pop()
+        branches: dict[int, list[int]] = {}
+        for i in members:
+            context = rows[i].context
+            if len(context) > depth:
+                branches.setdefault(int(context[depth]), []).append(i)
+        for branch in branches.values():
+            first = rows[branch[0]].context
+            if len(branch) == 1:
+                rest[branch[0]].append(first[depth:])
+                continue
+            end = depth + min(common_prefix(first[depth:], rows[i].context[depth:]) for i in branch)
+            shared = first[depth:end]
+            if end - depth >= MIN_SHARED:
+                queries = _queries([rows[i] for i in branch], device)
+                spans.append(Span(queries, _index(shared, device)))
+            else:
+                for i in branch:
+                    rest[i].append(shared)
+            stack.append((branch, end))
+
+
+def _index(slots: IntArray, device: torch.device) -> Index:
+    """A slice where the slots are contiguous, else their tensor."""
+    if int(slots[-1]) - int(slots[0]) == len(slots) - 1 and bool((np.diff(slots) == 1).all()):
+        return slice(int(slots[0]), int(slots[-1]) + 1)
+    return torch.from_numpy(slots).to(device)
+
+
+def _queries(rows: Seq[RowSlots], device: torch.device) -> Index:
+    return _index(np.concatenate([np.arange(r.start, r.start + r.count) for r in rows]), device)
+
+
+def _tails(tails: list[tuple[int, IntArray]], device: torch.device) -> tuple[Tails, ...]:
+    """Tails in groups whose longest is at most twice the shortest (and a little)."""
+    made: list[Tails] = []
+    ordered = sorted(tails, key=lambda tail: len(tail[1]))
+    while ordered:
+        longest = 2 * len(ordered[0][1]) + 32
+        size = sum(1 for _, slots in ordered if len(slots) <= longest)
+        group, ordered = ordered[:size], ordered[size:]
+        width = len(group[-1][1])
+        table = np.zeros((size, width), dtype=np.int64)
+        hidden = np.full((size, width), -np.inf, dtype=np.float32)
+        for r, (_, slots) in enumerate(group):
+            table[r, : len(slots)] = slots
+            hidden[r, : len(slots)] = 0.0
+        ragged = len(group[0][1]) < width
+        queries = _index(np.array([start for start, _ in group], dtype=np.int64), device)
+        made.append(
+            Tails(
+                queries,
+                torch.from_numpy(table).to(device),
+                torch.from_numpy(hidden).to(device) if ragged else None,
+            )
+        )
+    return tuple(made)

@@ -1,0 +1,78 @@
+"""A plan as tensors: built complete in one go, and frozen.
+
+input_ids  [d0 d1 d2 | c0 c0 c0 c0 | c1 c1]     T tokens: decode rows, then prefill chunks
+logits_at   ^  ^  ^             ^        ^      K <= T of them need logits
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmlang.runtime.attention import AttentionPlan, RowSlots, plan_attention
+from lmlang.runtime.scheduler import Plan
+from lmlang.runtime.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class LogitRows:
+    """Rows [start, end) of the logits are a sequence's, from its position ``position`` on."""
+
+    sequence: Sequence
+    start: int
+    end: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's tensors.
+
+    Args:
+        input_ids: int64 [T].
+        positions: int64 [T].
+        attention: Where keys and values go, and who attends to what.
+        logits_at: int64 [K], indices into the T tokens.
+        logit_rows: Whose the K rows are.
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    attention: AttentionPlan
+    logits_at: Tensor
+    logit_rows: tuple[LogitRows, ...]
+
+
+def build_batch(plan: Plan, device: torch.device) -> Batch:
+    """The tensors of a plan that is not empty."""
+    ids, positions, slots, logits_at = [], [], [], []
+    logit_rows: list[LogitRows] = []
+    start = rows_so_far = 0
+    for row in plan.rows:
+        sequence, lease = row.sequence, row.sequence.lease
+        assert lease is not None
+        begin, end = sequence.computed, sequence.computed + row.count
+        ids.append(sequence.tokens(begin, end))
+        positions.append(np.arange(begin, end, dtype=np.int64))
+        slots.append(RowSlots(start, row.count, lease.table[:end]))
+        first = max(sequence.first_logit, begin)
+        if first < end:
+            logits_at.append(np.arange(start + first - begin, start + row.count, dtype=np.int64))
+            logit_rows.append(LogitRows(sequence, rows_so_far, rows_so_far + end - first, first))
+            rows_so_far += end - first
+        start += row.count
+
+    def tensor(parts: list[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> Tensor:
+        joined = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        return torch.from_numpy(joined).to(device)
+
+    return Batch(
+        tensor(ids),
+        tensor(positions),
+        plan_attention(slots, device),
+        tensor(logits_at),
+        tuple(logit_rows),
+    )

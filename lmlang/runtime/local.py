@@ -1,0 +1,269 @@
+"""Runtime: the Backend over our own engine, in this process."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+
+from lmlang import limits
+from lmlang.errors import (
+    ContextOverflow,
+    LMLangError,
+    ModelError,
+    ProgramError,
+    ProgramTypeError,
+)
+from lmlang.protocol import BackendInfo, Generation, Prompt, Request, ScoreRequest, Scores, Text
+from lmlang.runtime.cache.manager import CacheManager
+from lmlang.runtime.cache.pool import KVPool, bytes_per_slot
+from lmlang.runtime.cache.radix import IntArray
+from lmlang.runtime.chat import ChatTemplate
+from lmlang.runtime.encoder import PromptEncoder
+from lmlang.runtime.engine import Engine
+from lmlang.runtime.loop import EngineLoop
+from lmlang.runtime.metrics import Stats
+from lmlang.runtime.model_runner import ModelRunner
+from lmlang.runtime.models.llama import CausalLM
+from lmlang.runtime.models.opened import OpenedModel, open_model
+from lmlang.runtime.output import OutputStream
+from lmlang.runtime.scheduler import Scheduler
+from lmlang.runtime.sequence import GenerateTask, ScoreJob, Sequence, StemTask
+from lmlang.runtime.shape import ModelShape
+from lmlang.runtime.tokenizer import Tokenizer
+
+DEFAULT_KV_BYTES = 4 * 2**30
+"""Bytes of the KV pool at most, unless kv_tokens says otherwise."""
+
+LATER = frozenset(
+    {
+        *("device", "dtype", "quantize", "max_queued", "policy", "deterministic"),
+        *("chat_template", "seed", "revision", "offline", "host_kv_gb", "speculative"),
+    }
+)
+"""Parameters of the language's definition that this version does not have yet."""
+
+
+class Runtime:
+    """A model with its engine: runs generations and scores choices in this process.
+
+    Thread-safe. Use it as a context manager, or call `close`; at the end of the process, or when
+    nothing refers to it any more, it closes by itself.
+
+    Args:
+        model: None for the embedded SmolLM2-135M-Instruct, or a path to a ``.gguf`` file of a
+            Llama-like model.
+        kv_tokens: Slots of the KV pool, one a token; None takes ``memory_fraction`` of the free
+            memory, at most 4 GiB.
+        memory_fraction: Above 0 and at most 1.
+        max_batch_tokens: Tokens that one step computes at most; prompts are prefilled in chunks
+            of at most this.
+        max_running: Sequences that hold slots at a time; all others wait.
+
+    Raises:
+        ModelError: The model cannot be found, read or run.
+        ProgramError: A parameter is out of range or not available in this version.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        kv_tokens: int | None = None,
+        memory_fraction: float = 0.8,
+        max_batch_tokens: int = 512,
+        max_running: int = 128,
+        **later: object,
+    ) -> None:
+        _refuse_later(later)
+        fraction = limits.number("memory_fraction", memory_fraction, 0.0, 1.0, above=True)
+        step = limits.integer("max_batch_tokens", max_batch_tokens, 1, 1 << 20)
+        rows = limits.integer("max_running", max_running, 1, 1 << 16)
+        if kv_tokens is not None:
+            limits.integer("kv_tokens", kv_tokens, 1, 1 << 31)
+        if model is not None and not isinstance(model, (str, os.PathLike)):
+            raise ProgramTypeError(
+                f"model must be a path or None, not {type(model).__name__}: give the path of a "
+                ".gguf file, or None for the embedded model."
+            )
+        opened = open_model(None if model is None else Path(model))
+        if kv_tokens is None:
+            kv_tokens = _default_kv_tokens(opened.model.shape, fraction)
+        self._start(opened, kv_tokens, step, rows)
+
+    @classmethod
+    def over(
+        cls,
+        model: CausalLM,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        *,
+        kv_tokens: int,
+        max_batch_tokens: int = 512,
+        max_running: int = 128,
+    ) -> Runtime:
+        """A runtime over a model that is in memory already."""
+        runtime = cls.__new__(cls)
+        opened = OpenedModel("in memory", model, tokenizer, template)
+        runtime._start(opened, kv_tokens, max_batch_tokens, max_running)
+        return runtime
+
+    def _start(
+        self, opened: OpenedModel, kv_tokens: int, max_batch_tokens: int, max_running: int
+    ) -> None:
+        model = opened.model
+        self._opened = opened
+        self._encoder = PromptEncoder(opened.tokenizer, opened.template)
+        self._kv_tokens = kv_tokens
+        pool = KVPool(model.shape, kv_tokens, torch.float32, torch.device("cpu"))
+        cache = CacheManager(kv_tokens)
+        scheduler = Scheduler(cache, max_batch_tokens, max_running)
+        self._engine = Engine(EngineLoop(ModelRunner(model, pool), cache, scheduler))
+        # Not a bound method of self: the finalizer must not keep the Runtime alive.
+        self._finalizer = weakref.finalize(self, self._engine.stop)
+
+    # ------------------------------------------------------------------ Backend
+
+    def generate(self, request: Request) -> Generation:
+        """Start one generation (see `Backend`); refusals come as its error."""
+        generation = Generation(request, self._engine.cancel)
+        try:
+            prompt = self._encoder.encode(request.prompt)
+            self._check_room(len(prompt), request.params.max_tokens)
+        except LMLangError as refusal:
+            generation.fail(refusal)
+            return generation
+        output = OutputStream(self._opened.tokenizer, request.params)
+        task = GenerateTask(generation, request.params, request.draw_key, output)
+        tokens = np.array(prompt, dtype=np.int64)
+        sequence = Sequence(tokens, len(prompt) - 1, request.params.max_tokens, task)
+        refused = self._engine.submit(sequence)
+        if refused is not None:
+            generation.fail(refused)
+        return generation
+
+    def score(self, request: ScoreRequest) -> Future[Scores]:
+        """Start scoring (see `Backend`); refusals come as the future's error."""
+        future: Future[Scores] = Future()
+        try:
+            stem, tails = self._stem_and_tails(request)
+            self._check_room(len(stem) + max(map(len, tails)), 0)
+        except LMLangError as refusal:
+            future.set_exception(refusal)
+            return future
+        job = ScoreJob(future, stem, tails)
+        refused = self._engine.submit(Sequence(stem, len(stem) - 1, 0, StemTask(job)))
+        if refused is not None:
+            future.set_exception(refused)
+        else:
+            engine = self._engine
+            future.add_done_callback(lambda f: engine.forget(job) if f.cancelled() else None)
+        return future
+
+    def render(self, prompt: Prompt) -> str:
+        """The prompt as the model reads it, template text included."""
+        return self._encoder.render(prompt)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The prompt's token ids."""
+        return self._encoder.encode(prompt)
+
+    def info(self) -> BackendInfo:
+        """The model's name and context length."""
+        return BackendInfo(self._opened.name, self._opened.model.shape.max_positions)
+
+    def flush_cache(self) -> None:
+        """Forget all cached prefixes that no running request reads."""
+        self._engine.call(lambda loop: loop.cache.flush())
+
+    def close(self) -> None:
+        """End the engine; unfinished work fails with BackendError. A second call does nothing."""
+        self._finalizer()
+
+    # ------------------------------------------------------------------ our own
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._opened.tokenizer
+
+    def stats(self) -> Stats:
+        """What was counted since the start or the last `reset_stats`; waits for the step's end."""
+        return self._engine.call(lambda loop: loop.stats())
+
+    def reset_stats(self) -> None:
+        """Set all totals of `stats` to 0."""
+        self._engine.call(lambda loop: loop.reset_stats())
+
+    def check(self) -> None:
+        """Prove the invariants of pool and tree; raises AssertionError where they are broken."""
+        self._engine.call(lambda loop: loop.cache.check())
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Runtime({self._opened.name!r}, kv_tokens={self._kv_tokens})"
+
+    def _stem_and_tails(self, request: ScoreRequest) -> tuple[IntArray, list[list[int]]]:
+        """The tokens common to all choices, and what each choice has behind them."""
+        encoded = [
+            self._encoder.encode(request.prompt.append(Text(choice))) for choice in request.choices
+        ]
+        shortest = min(map(len, encoded))
+        common = 0
+        while common < shortest and all(ids[common] == encoded[0][common] for ids in encoded):
+            common += 1
+        if common == 0:
+            raise ProgramError(
+                "the prompt is empty, so nothing stands before the choices that could tell them "
+                "apart: append some text first."
+            )
+        end = self._encoder.end_of_turn(request.prompt) if request.end_turn else None
+        closing = [] if end is None else [end]
+        return np.array(encoded[0][:common], np.int64), [ids[common:] + closing for ids in encoded]
+
+    def _check_room(self, prompt: int, max_tokens: int) -> None:
+        """Refuse at the door what could never run."""
+        if prompt == 0:
+            raise ProgramError("the prompt is empty: append some text or a turn before generating.")
+        context = self._opened.model.shape.max_positions
+        if prompt + max_tokens > context:
+            raise ContextOverflow(
+                f"the prompt has {prompt:,} tokens and max_tokens is {max_tokens:,}, together "
+                f"{prompt + max_tokens:,}, and the model's context holds {context:,}: shorten the "
+                "prompt or lower max_tokens."
+            )
+        if prompt + max_tokens > self._kv_tokens:
+            raise ContextOverflow(
+                f"the prompt has {prompt:,} tokens and max_tokens is {max_tokens:,}, together "
+                f"{prompt + max_tokens:,}, and the KV pool holds {self._kv_tokens:,}: make the "
+                "Runtime with a larger kv_tokens, or lower max_tokens."
+            )
+
+
+def _default_kv_tokens(shape: ModelShape, fraction: float) -> int:
+    """Slots that fit the memory that is free now."""
+    free = psutil.virtual_memory().available
+    slots = int(min(free * fraction, DEFAULT_KV_BYTES)) // bytes_per_slot(shape, torch.float32)
+    if slots < 1:
+        raise ModelError(
+            f"{fraction:.0%} of the free memory ({free:,} bytes) holds no token's keys and "
+            f"values ({bytes_per_slot(shape, torch.float32):,} bytes): free some memory."
+        )
+    return slots
+
+
+def _refuse_later(given: dict[str, object]) -> None:
+    for name in given:
+        if name in LATER:
+            raise ProgramError(f"Runtime({name}=…) is not available in this version: leave it out.")
+        raise TypeError(f"Runtime() got an unexpected keyword argument {name!r}")

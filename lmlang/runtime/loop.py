@@ -1,0 +1,302 @@
+"""The engine loop: one step is plan, run, commit.
+
+    plan    which sequences compute how many tokens (scheduler)
+    run     one forward pass over all of them (batch, model runner)
+    commit  computed prompts to the tree; sample or score; ended sequences out; answers delivered
+
+Used from one thread only. It knows no queue and no lock: `engine.py` does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from lmlang.errors import LMLangError, ModelError
+from lmlang.kernels.sampling import log_normalisers
+from lmlang.protocol import ChoiceScore, Scores, Usage
+from lmlang.runtime.batch import LogitRows, build_batch
+from lmlang.runtime.cache.manager import CacheManager
+from lmlang.runtime.metrics import Counters, Stats
+from lmlang.runtime.model_runner import ModelRunner
+from lmlang.runtime.sampler import Draw, sample
+from lmlang.runtime.scheduler import Plan, Scheduler
+from lmlang.runtime.sequence import (
+    BranchTask,
+    GenerateTask,
+    ScoreJob,
+    Sequence,
+    StemTask,
+    Task,
+    branch_sequence,
+)
+
+Delivery = Callable[[], None]
+
+
+class EngineLoop:
+    """Sequences, tree and pool, moved on step by step."""
+
+    def __init__(self, runner: ModelRunner, cache: CacheManager, scheduler: Scheduler) -> None:
+        self.runner = runner
+        self.cache = cache
+        self.scheduler = scheduler
+        self.counters = Counters()
+
+    def has_work(self) -> bool:
+        """Whether any sequence waits or runs."""
+        return bool(self.scheduler.waiting or self.scheduler.running)
+
+    def add(self, sequence: Sequence) -> None:
+        """Take in a request's first sequence."""
+        self.counters.requests += 1
+        self.scheduler.add(sequence)
+
+    def step(self) -> None:
+        """One forward pass. A failure of it fails the rows that took part, and only those."""
+        begun = time.perf_counter()
+        plan = self.scheduler.plan()
+        if not plan.rows:
+            raise AssertionError("sequences wait and none can run: the pool is too small for them")
+        for sequence in plan.admitted:
+            self._count_admitted(sequence)
+        deliveries: list[Delivery] = []
+        try:
+            batch = build_batch(plan, self.runner.pool.k.device)
+            started = time.perf_counter()
+            logits = self.runner.run(batch)
+            self.counters.forward_seconds += time.perf_counter() - started
+            self._commit(plan, batch.logit_rows, logits, deliveries)
+        except Exception as error:
+            failure = _step_failure(error)
+            for row in plan.rows:
+                self._fail(row.sequence, failure, deliveries)
+        self.counters.steps += 1
+        self.counters.step_seconds += time.perf_counter() - begun
+        # Last of all, so that whoever is woken finds tree, slots and counters as they are.
+        for deliver in deliveries:
+            deliver()
+
+    def drop(self, belongs: Callable[[Task], bool]) -> bool:
+        """Take out the sequences whose task ``belongs`` names; their slots are free at once.
+
+        Returns whether there were any. Telling whoever waits is the caller's business.
+        """
+        found = [s for s in self.scheduler.sequences() if belongs(s.task)]
+        for sequence in found:
+            self.scheduler.remove(sequence)
+        return bool(found)
+
+    def fail_all(self, error: LMLangError) -> None:
+        """End every sequence with an error."""
+        for sequence in self.scheduler.sequences():
+            deliveries: list[Delivery] = []
+            self._fail(sequence, error, deliveries)
+            for deliver in deliveries:
+                deliver()
+
+    def stats(self) -> Stats:
+        """The numbers now."""
+        c = self.counters
+        tree, free = self.cache.tree.total_tokens, self.cache.allocator.free_count
+        return Stats(
+            requests=c.requests,
+            prompt_tokens=c.prompt_tokens,
+            cached_tokens=c.cached_tokens,
+            prefill_tokens=c.prefill_tokens,
+            decode_tokens=c.decode_tokens,
+            computed_tokens=c.prefill_tokens + c.decode_tokens,
+            sampled_tokens=c.sampled_tokens,
+            generated_tokens=c.sampled_tokens,
+            scored_tokens=c.scored_tokens,
+            steps=c.steps,
+            evicted_tokens=self.cache.evicted_tokens,
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting),
+            kv_tokens_total=self.cache.allocator.total,
+            kv_tokens_used=self.cache.allocator.total - free,
+            kv_tokens_tree=tree,
+            forward_seconds=c.forward_seconds,
+            step_seconds=c.step_seconds,
+        )
+
+    def reset_stats(self) -> None:
+        """Set all totals to 0."""
+        self.counters = Counters()
+        self.cache.evicted_tokens = 0
+
+    # ------------------------------------------------------------------ commit
+
+    def _commit(
+        self,
+        plan: Plan,
+        logit_rows: tuple[LogitRows, ...],
+        logits: Tensor,
+        deliveries: list[Delivery],
+    ) -> None:
+        """Everything after the forward pass; the answers to deliver are added to the list."""
+        normalisers = log_normalisers(logits)
+        finite = torch.isfinite(normalisers).tolist()
+        for rows in logit_rows:
+            if not all(finite[rows.start : rows.end]):
+                self._fail(rows.sequence, _not_finite(), deliveries)
+        for row in plan.rows:
+            if row.sequence.lease is not None:
+                self._advance(row.sequence, row.count)
+        draws: list[Draw] = []
+        drawing: list[tuple[Sequence, GenerateTask]] = []
+        for rows in logit_rows:
+            sequence, task = rows.sequence, rows.sequence.task
+            if sequence.lease is None:
+                continue
+            if isinstance(task, GenerateTask):
+                drawing.append((sequence, task))
+                draws.append(Draw(rows.start, task.params, task.draw_key, len(task.output.ids)))
+            else:
+                logprobs = logits[rows.start : rows.end] - normalisers[rows.start : rows.end, None]
+                if isinstance(task, StemTask):
+                    self._score_stem(sequence, task.job, logprobs[0], deliveries)
+                else:
+                    self._score_branch(rows, task, logprobs, deliveries)
+        tokens = sample(logits, draws) if draws else []
+        for (sequence, task), token, draw in zip(drawing, tokens, draws, strict=True):
+            logprob = float(logits[draw.row, token] - normalisers[draw.row])
+            self._accept(sequence, task, token, logprob, deliveries)
+
+    def _advance(self, sequence: Sequence, count: int) -> None:
+        """Count computed tokens and give computed prompt tokens to the tree."""
+        if isinstance(sequence.task, BranchTask):
+            sequence.task.job.scored_tokens += count
+            self.counters.scored_tokens += count
+        elif sequence.decoding:
+            self.counters.decode_tokens += count
+        else:
+            self.counters.prefill_tokens += count
+        prompt_was_done = sequence.decoding
+        sequence.computed += count
+        if not prompt_was_done:
+            assert sequence.lease is not None
+            self.cache.commit(sequence.lease, sequence.tokens(0, sequence.computed))
+
+    def _accept(
+        self,
+        sequence: Sequence,
+        task: GenerateTask,
+        token: int,
+        logprob: float,
+        deliveries: list[Delivery],
+    ) -> None:
+        """One sampled token of one sequence."""
+        output, generation = task.output, task.generation
+        if task.params.max_tokens == 0:
+            event = output.end_empty()
+        else:
+            self.counters.sampled_tokens += 1
+            event = output.accept(token, logprob)
+        deliveries.append(partial(generation.push, event))
+        if event.finish is None:
+            sequence.generated.append(token)
+            return
+        answer = output.output(len(sequence.prompt), sequence.cached_tokens)
+        deliveries.append(partial(generation.complete, answer))
+        self.scheduler.remove(sequence)
+
+    def _score_stem(
+        self, sequence: Sequence, job: ScoreJob, logprobs: Tensor, deliveries: list[Delivery]
+    ) -> None:
+        """Score every choice's first token, and queue the rest of the longer ones."""
+        self.scheduler.remove(sequence)
+        job.prompt_tokens, job.cached_tokens = len(sequence.prompt), sequence.cached_tokens
+        firsts = torch.tensor(
+            [tail[0] if tail else 0 for tail in job.tails], device=logprobs.device
+        )
+        job.logprobs = [
+            [value] if tail else []
+            for tail, value in zip(job.tails, logprobs[firsts].tolist(), strict=True)
+        ]
+        branches = [
+            branch_sequence(job, choice) for choice, tail in enumerate(job.tails) if len(tail) > 1
+        ]
+        job.branches_left = len(branches)
+        self.scheduler.add_first(branches)
+        if not branches:
+            deliveries.append(partial(_complete_scores, job))
+
+    def _score_branch(
+        self, rows: LogitRows, task: BranchTask, logprobs: Tensor, deliveries: list[Delivery]
+    ) -> None:
+        """Score some more tokens of one choice; the last branch to end ends the job."""
+        job, sequence = task.job, rows.sequence
+        first = rows.position - len(job.stem) + 1
+        targets = job.tails[task.choice][first : first + len(logprobs)]
+        index = torch.tensor(targets, device=logprobs.device)
+        job.logprobs[task.choice] += logprobs.gather(-1, index[:, None])[:, 0].tolist()
+        if sequence.pending:
+            return
+        self.scheduler.remove(sequence)
+        job.branches_left -= 1
+        if not job.branches_left:
+            deliveries.append(partial(_complete_scores, job))
+
+    def _fail(self, sequence: Sequence, error: LMLangError, deliveries: list[Delivery]) -> None:
+        """End a sequence with an error; what it computed in this step is not kept."""
+        if sequence.lease is not None:
+            self.scheduler.discard(sequence)
+        elif sequence in self.scheduler.waiting:
+            self.scheduler.remove(sequence)
+        else:
+            return
+        task = sequence.task
+        if isinstance(task, GenerateTask):
+            deliveries.append(partial(task.generation.fail, error))
+            return
+        job = task.job
+        self.drop(lambda other: isinstance(other, BranchTask) and other.job is job)
+        deliveries.append(partial(_settle, job.future, error))
+
+    def _count_admitted(self, sequence: Sequence) -> None:
+        if not isinstance(sequence.task, BranchTask):
+            self.counters.prompt_tokens += len(sequence.prompt)
+            self.counters.cached_tokens += sequence.cached_tokens
+
+
+def _complete_scores(job: ScoreJob) -> None:
+    choices = tuple(
+        ChoiceScore(tuple(tail), tuple(logprobs))
+        for tail, logprobs in zip(job.tails, job.logprobs, strict=True)
+    )
+    usage = Usage(job.prompt_tokens, job.cached_tokens, 0, job.scored_tokens)
+    _settle(job.future, Scores(choices, usage))
+
+
+def _settle(future: Future[Scores], outcome: Scores | LMLangError) -> None:
+    """End a future, unless whoever waited has cancelled it."""
+    if future.done() or not future.set_running_or_notify_cancel():
+        return
+    if isinstance(outcome, Scores):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
+
+
+def _not_finite() -> ModelError:
+    return ModelError(
+        "the model gave logits that are not finite (NaN or infinity) for this request: "
+        "check its weights; other requests are not affected."
+    )
+
+
+def _step_failure(error: Exception) -> LMLangError:
+    if isinstance(error, LMLangError):
+        return error
+    failure = ModelError(
+        f"the forward pass failed: {type(error).__name__}: {str(error)[:500]}. "
+        "The runtime goes on with other requests."
+    )
+    failure.__cause__ = error
+    return failure

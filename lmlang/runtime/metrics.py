@@ -1,0 +1,52 @@
+"""What the runtime counts, and the numbers that it reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since start or the last reset; changed by the engine thread only."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    sampled_tokens: int = 0
+    scored_tokens: int = 0
+    steps: int = 0
+    forward_seconds: float = 0.0
+    step_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """A runtime's numbers at one moment.
+
+    Tokens: prompt = cached + prefill once all admitted prompts are computed; computed = prefill
+    + decode; generated = sampled; scored tokens (of select's choices) are counted apart.
+    """
+
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    prefill_tokens: int
+    decode_tokens: int
+    computed_tokens: int
+    sampled_tokens: int
+    generated_tokens: int
+    scored_tokens: int
+    steps: int
+    evicted_tokens: int
+    running: int
+    waiting: int
+    kv_tokens_total: int
+    kv_tokens_used: int
+    """Slots in the tree or owned by sequences."""
+    kv_tokens_tree: int
+    forward_seconds: float
+    """Time inside the model's forward passes."""
+    step_seconds: float
+    """Time of whole steps; the rest is planning, sampling and bookkeeping."""

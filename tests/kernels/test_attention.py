@@ -1,0 +1,158 @@
+"""Paged attention against the definition: one query at a time, in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmlang.kernels import attention
+from lmlang.runtime.attention import RowSlots, plan_attention, run_attention
+
+SLOTS, KV_HEADS, SIZE = 400, 2, 8
+
+
+def definition(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """One query [H, D] over keys [L, Hkv, D]: out [H, D] and lse [H]."""
+    groups = q.shape[0] // k.shape[1]
+    k, v = (x.double().repeat_interleave(groups, dim=1) for x in (k, v))
+    scores = torch.einsum("hd,lhd->hl", q.double(), k) * q.shape[-1] ** -0.5
+    return torch.einsum("hl,lhd->hd", scores.softmax(-1), v), scores.logsumexp(-1)
+
+
+def tensors(seed: int, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) * 2 for shape in shapes]
+
+
+def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
+    torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(0, 99), st.integers(1, 9), st.integers(1, 70), st.sampled_from([1, 3]),
+    st.booleans(),
+)  # fmt: skip
+def test_a_span_is_seen_by_every_query(
+    seed: int, n: int, keys: int, groups: int, run: bool
+) -> None:
+    heads = groups * KV_HEADS
+    q, k_pool, v_pool = tensors(seed, (n, heads, SIZE), *[(SLOTS, KV_HEADS, SIZE)] * 2)
+    slots = torch.randperm(SLOTS, generator=torch.Generator().manual_seed(seed))[:keys]
+    index = slice(5, 5 + keys) if run else slots
+    out, lse = attention.attend_span(q, k_pool, v_pool, index, SIZE**-0.5)
+    for i in range(n):
+        wanted = definition(q[i], k_pool[index], v_pool[index])
+        close(out[i], wanted[0])
+        close(lse[i], wanted[1])
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 99), st.integers(1, 40), st.sampled_from([1, 3]))
+def test_a_chunk_sees_itself_causally(seed: int, n: int, groups: int) -> None:
+    q, k, v = tensors(seed, (n, groups * KV_HEADS, SIZE), *[(n, KV_HEADS, SIZE)] * 2)
+    out, lse = attention.attend_causal(q, k, v, SIZE**-0.5)
+    for i in range(n):
+        wanted = definition(q[i], k[: i + 1], v[: i + 1])
+        close(out[i], wanted[0])
+        close(lse[i], wanted[1])
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 99), st.lists(st.integers(1, 50), min_size=1, max_size=6))
+def test_decode_rows_see_their_own_slots_only(seed: int, lengths: list[int]) -> None:
+    rows, width = len(lengths), max(lengths)
+    q, k_pool, v_pool = tensors(seed, (rows, 6, SIZE), *[(SLOTS, KV_HEADS, SIZE)] * 2)
+    table = torch.randint(SLOTS, (rows, width), generator=torch.Generator().manual_seed(seed))
+    hidden = torch.zeros(rows, width)
+    for row, length in enumerate(lengths):
+        hidden[row, length:] = float("-inf")
+    out, lse = attention.attend_decode(q, k_pool, v_pool, table, hidden, SIZE**-0.5)
+    for row, length in enumerate(lengths):
+        slots = table[row, :length]
+        wanted = definition(q[row], k_pool[slots], v_pool[slots])
+        close(out[row], wanted[0])
+        close(lse[row], wanted[1])
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 99), st.integers(1, 40), st.integers(1, 40))
+def test_merged_states_are_the_state_over_both_parts(seed: int, a: int, b: int) -> None:
+    q, k, v = tensors(seed, (3, 6, SIZE), *[(a + b, KV_HEADS, SIZE)] * 2)
+    parts = [
+        attention.attend_span(q, k, v, slots, SIZE**-0.5) for slots in (slice(a), slice(a, a + b))
+    ]
+    merged = attention.merge_states(*parts[0], *parts[1])
+    whole = attention.attend_span(q, k, v, slice(a + b), SIZE**-0.5)
+    torch.testing.assert_close(merged, whole, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("causal", "masked"), [(False, False), (True, False), (False, True)])
+def test_the_fused_form_agrees_with_the_reference(causal: bool, masked: bool) -> None:
+    q, k, v = tensors(1, *[(2, 3, 33, 16)] * 3)
+    mask = torch.zeros(2, 1, 1, 33)
+    mask[1, ..., 20:] = float("-inf")
+    arguments = (q, k, v, 0.25)
+    options = {"causal": causal, "mask": mask if masked else None}
+    fused = attention._dense(*arguments, **options)
+    torch.testing.assert_close(
+        fused, attention.dense_reference(*arguments, **options), rtol=1e-5, atol=1e-5
+    )
+
+
+@st.composite
+def row_trees(draw: st.DrawFn) -> list[RowSlots]:
+    """Rows whose tables share prefixes as a radix tree would have them, in runs and in pieces."""
+    free = iter(draw(st.permutations(range(0, SLOTS, 100))))
+    tables: list[list[int]] = [[]]
+    slots = {start: iter(range(start, start + 100)) for start in range(0, SLOTS, 100)}
+    for _ in range(draw(st.integers(0, 3))):
+        base = draw(st.sampled_from(tables))
+        cut = draw(st.integers(0, len(base)))
+        start = next(free, None)
+        if start is None:
+            break
+        more = [next(slots[start]) for _ in range(draw(st.integers(1, 70)))]
+        if draw(st.booleans()):
+            more = more[::-1]
+        tables.append(base[:cut] + more)
+    rows, begin = [], 0
+    own = iter(range(SLOTS, SLOTS + 100))
+    for _ in range(draw(st.integers(1, 5))):
+        context = draw(st.sampled_from(tables))
+        count = draw(st.sampled_from([1, 1, 2, 5]))
+        table = np.array([*context, *[next(own) for _ in range(count)]], dtype=np.int64)
+        rows.append(RowSlots(begin, count, table))
+        begin += count
+    return rows
+
+
+@settings(max_examples=80)
+@given(row_trees(), st.integers(0, 9))
+def test_a_planned_batch_equals_the_definition_whatever_is_shared(
+    rows: list[RowSlots], seed: int
+) -> None:
+    total = sum(row.count for row in rows)
+    pool_shape = (SLOTS + 100, KV_HEADS, SIZE)
+    q, k, v, k_pool, v_pool = tensors(
+        seed, (total, 6, SIZE), *[(total, KV_HEADS, SIZE)] * 2, pool_shape, pool_shape
+    )
+    plan = plan_attention(rows, torch.device("cpu"))
+    out = run_attention(plan, q, k, v, k_pool, v_pool)
+    assert torch.equal(k_pool[plan.stores], k)
+    for row in rows:
+        for i in range(row.count):
+            seen = torch.from_numpy(row.table[: len(row.table) - row.count + i + 1])
+            close(out[row.start + i], definition(q[row.start + i], k_pool[seen], v_pool[seen])[0])
+
+
+def test_a_prefix_shared_by_decode_rows_is_attended_once() -> None:
+    shared = np.arange(100, dtype=np.int64)
+    rows = [RowSlots(i, 1, np.append(shared, 200 + i)) for i in range(8)]
+    plan = plan_attention(rows, torch.device("cpu"))
+    assert [span.slots for span in plan.spans] == [slice(0, 100)]
+    assert [span.queries for span in plan.spans] == [slice(0, 8)]
+    assert [tuple(tail.table.shape) for tail in plan.tails] == [(8, 1)]

@@ -1,0 +1,156 @@
+"""The draw: its noise word for word, its distribution, its truncation against brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from lmlang.kernels.sampling import draw_words, gumbel_noise, truncate
+from lmlang.protocol import SamplingParams
+from lmlang.runtime.sampler import Draw, sample
+
+KEYS = st.integers(0, 2**64 - 1)
+
+
+def mix(x: int) -> int:
+    """The documented integer hash, in Python's own integers."""
+    x ^= x >> 16
+    x = x * 0x7FEB352D % 2**32
+    x ^= x >> 15
+    x = x * 0x846CA68B % 2**32
+    return x ^ x >> 16
+
+
+def noise(key: int, index: int, token: int) -> np.float32:
+    """The documented noise of one token."""
+    a = mix(key % 2**32 ^ mix(index ^ 0x9E3779B9))
+    b = mix(key >> 32 ^ mix((a + 0x85EBCA6B) % 2**32))
+    w = mix((mix(token ^ a) + b) % 2**32)
+    u = min((np.float32(w) + np.float32(0.5)) * np.float32(2**-32), np.float32(1 - 2**-24))
+    return -np.log(-np.log1p(-u))
+
+
+def words(*draws: tuple[int, int]) -> torch.Tensor:
+    pairs = np.array([draw_words(key, index) for key, index in draws], dtype=np.uint32)
+    return torch.from_numpy(pairs.view(np.int32))
+
+
+@given(KEYS, st.integers(0, 2**20))
+def test_the_noise_is_the_documented_function_of_key_index_and_token(key: int, index: int) -> None:
+    got = gumbel_noise(words((key, index)), 70_000)[0]
+    for token in (0, 1, 255, 49_151, 69_999):
+        assert got[token].item() == pytest.approx(
+            float(noise(key, index, token)), rel=2e-6, abs=1e-6
+        )
+
+
+def test_the_noise_is_standard_gumbel_and_finite() -> None:
+    got = gumbel_noise(words(*((key, 3) for key in range(20))), 50_000)
+    assert torch.isfinite(got).all()
+    assert stats.kstest(got.flatten()[::7].double().numpy(), "gumbel_r").pvalue > 1e-3
+
+
+def test_neighbouring_keys_indices_and_tokens_are_uncorrelated() -> None:
+    rows = [(0, 0), (1, 0), (0, 1), (2**32, 0), (1, 1)]
+    got = gumbel_noise(words(*rows), 100_000).double().numpy()
+    correlation = np.corrcoef(np.vstack([got, np.roll(got[:1], 1)]))
+    assert np.abs(correlation - np.eye(6)).max() < 0.02
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(temperature=0.5),
+        SamplingParams(temperature=2.0, top_k=5),
+        SamplingParams(top_p=0.8),
+        SamplingParams(min_p=0.2),
+        SamplingParams(top_k=6, top_p=0.9, min_p=0.05, temperature=1.5),
+    ],
+)
+def test_draws_follow_the_truncated_softmax(params: SamplingParams) -> None:
+    logits = torch.tensor([2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0, -3.0])
+    kept = brute_force((logits / params.temperature).tolist(), params)
+    exact = torch.softmax(logits.double() / params.temperature, 0).numpy()
+    exact[[i for i in range(8) if i not in kept]] = 0
+    exact /= exact.sum()
+    count = 20_000
+    tokens = sample(
+        logits.expand(count, -1), [Draw(i, params, i * 7919, i % 50) for i in range(count)]
+    )
+    seen = np.bincount(tokens, minlength=8)
+    assert set(np.flatnonzero(seen)) <= kept
+    order = sorted(kept)
+    assert stats.chisquare(seen[order], count * exact[order]).pvalue > 1e-3
+
+
+def brute_force(scaled: list[float], params: SamplingParams) -> set[int]:
+    """The ids that survive top-k, then top-p, then min-p."""
+    order = sorted(range(len(scaled)), key=lambda i: (-scaled[i], i))
+    if params.top_k > 0:
+        order = order[: params.top_k]
+    weights = [np.exp(scaled[i] - scaled[order[0]]) for i in order]
+    kept, before = [], 0.0
+    for i, weight in zip(order, weights, strict=True):
+        if before < params.top_p * sum(weights) or params.top_p == 1:
+            kept.append(i)
+        before += weight
+    top = scaled[order[0]]
+    return {i for i in kept if np.exp(scaled[i] - top) >= params.min_p}
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.integers(-40, 40).map(lambda n: n / 8), min_size=1, max_size=30),
+    st.integers(-1, 35), st.integers(1, 100), st.integers(0, 100),
+)  # fmt: skip
+def test_truncation_keeps_what_brute_force_keeps(
+    logits: list[float], top_k: int, top_p: int, min_p: int
+) -> None:
+    params = SamplingParams(top_k=top_k, top_p=top_p / 101 + 0.003, min_p=min_p / 101 + 0.0003)
+    got = truncate(
+        torch.tensor([logits]),
+        torch.tensor([params.top_k if params.top_k > 0 else len(logits)]),
+        torch.tensor([params.top_p]),
+        torch.tensor([params.min_p]),
+    )[0]
+    kept = set(torch.isfinite(got).nonzero()[:, 0].tolist())
+    assert kept == brute_force(logits, params)
+    for i in kept:
+        assert got[i].item() == pytest.approx(logits[i])
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(
+        st.tuples(KEYS, st.integers(0, 500), st.sampled_from([0.0, 1e-30, 0.7, 1.0, 9.0])),
+        min_size=1, max_size=8,
+    ),
+    st.randoms(),
+)  # fmt: skip
+def test_a_draw_depends_on_nothing_but_its_key(rows: list[tuple[int, int, float]], random) -> None:
+    vocab = 300
+    logits = torch.randn(len(rows), vocab, generator=torch.Generator().manual_seed(5)) * 3
+    draws = [
+        Draw(i, SamplingParams(temperature=t, top_p=0.9 if key % 2 else 1.0), key, index)
+        for i, (key, index, t) in enumerate(rows)
+    ]
+    together = sample(logits, draws)
+    alone = [sample(logits[i : i + 1], [Draw(0, d.params, d.key, d.index)])[0]
+             for i, d in enumerate(draws)]  # fmt: skip
+    shuffled = random.sample(draws, len(draws))
+    again = dict(zip([d.row for d in shuffled], sample(logits, shuffled), strict=True))
+    assert together == alone == [again[i] for i in range(len(draws))]
+
+
+def test_greedy_takes_the_lowest_id_of_equal_ones_and_tiny_temperatures_agree() -> None:
+    logits = torch.tensor([[1.0, 3.0, 3.0, -2.0]])
+    for temperature in (0.0, 1e-300, 1e-30):
+        drawn = sample(logits, [Draw(0, SamplingParams(temperature=temperature), 1, 1)])
+        assert drawn[0] in ((1,) if temperature == 0 else (1, 2))
+    scores = torch.tensor([[1.0, 3.0, 2.9999]])
+    assert sample(scores, [Draw(0, SamplingParams(temperature=1e-300), 1, 1)]) == [1]

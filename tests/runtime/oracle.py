@@ -1,0 +1,36 @@
+"""What the engine must give: the model alone on one sequence, without cache, batch or scheduler."""
+
+from __future__ import annotations
+
+import torch
+
+from lmlang.protocol import SamplingParams
+from lmlang.runtime.models.llama import CausalLM
+from lmlang.runtime.sampler import Draw, sample
+from tests.reference import causal_attention
+
+
+@torch.inference_mode()
+def logits(model: CausalLM, ids: list[int]) -> torch.Tensor:
+    """``[T, vocab]`` logits of all positions, computed at once."""
+    positions = torch.arange(len(ids))
+    return model.logits(model.hidden(torch.tensor(ids), positions, causal_attention()))
+
+
+def generated(
+    model: CausalLM, prompt: list[int], params: SamplingParams, key: int, ends: frozenset[int]
+) -> list[int]:
+    """The ids of a generation without stop strings, each step from scratch."""
+    ids: list[int] = []
+    for index in range(params.max_tokens):
+        last = logits(model, [*prompt, *ids])[-1:]
+        ids += sample(last, [Draw(0, params, key, index)])
+        if ids[-1] in ends and not params.ignore_eos:
+            break
+    return ids
+
+
+def choice_logprobs(model: CausalLM, prompt: list[int], choice: list[int]) -> list[float]:
+    """The log-probabilities of a choice's ids behind a prompt."""
+    scores = logits(model, [*prompt, *choice]).log_softmax(-1)
+    return [scores[len(prompt) - 1 + i, token].item() for i, token in enumerate(choice)]

@@ -1,0 +1,288 @@
+"""Runtime as a whole: refusals at the door, failures inside, its end. Nothing waits for ever."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lmlang.errors import (
+    BackendError,
+    Cancelled,
+    ContextOverflow,
+    ModelError,
+    ProgramError,
+    ProgramTypeError,
+)
+from lmlang.protocol import Generation, Prompt, Request, SamplingParams, ScoreRequest, Text
+from lmlang.runtime.local import Runtime
+from tests.runtime.test_engine import MODEL, TEMPLATE, TOKENIZER, StepCounter, expected, request
+from tests.tiny import write_tiny_gguf
+
+
+@pytest.fixture
+def rt() -> Iterator[Runtime]:
+    with Runtime.over(MODEL, TOKENIZER, TEMPLATE, kv_tokens=100) as rt:
+        yield rt
+        # whatever was refused or failed: the runtime goes on
+        one = request("hello", 1, max_tokens=4)
+        assert list(rt.generate(one).result(timeout=60).ids) == expected(one)
+        rt.check()
+
+
+def test_an_empty_prompt_is_refused(rt: Runtime) -> None:
+    with pytest.raises(ProgramError, match="the prompt is empty: append some text"):
+        rt.generate(Request(Prompt())).result(timeout=60)
+    with pytest.raises(ProgramError, match="the prompt is empty"):
+        rt.score(ScoreRequest(Prompt(), ("a", "b"))).result(timeout=60)
+
+
+def test_what_can_never_fit_is_refused_with_both_numbers(rt: Runtime) -> None:
+    with pytest.raises(ContextOverflow, match=r"together 600, .* context holds 512: shorten"):
+        rt.generate(request("1" * 500, max_tokens=100)).result(timeout=60)
+    with pytest.raises(ContextOverflow, match=r"together 101, .* KV pool holds 100: make"):
+        rt.generate(request("1" * 50, max_tokens=51)).result(timeout=60)
+    with pytest.raises(ContextOverflow, match="the KV pool holds 100"):
+        rt.score(ScoreRequest(Prompt.of(Text("1" * 90)), ("2" * 20, "3"))).result(timeout=60)
+    assert (
+        rt.generate(request("1" * 50, max_tokens=50)).result(timeout=60).usage.prompt_tokens == 50
+    )
+
+
+def test_text_that_is_no_unicode_is_refused(rt: Runtime) -> None:
+    with pytest.raises(ProgramError, match="lone surrogate"):
+        rt.generate(request("a\ud800b")).result(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"kv_tokens": 0}, ProgramError, "kv_tokens=0 is out of range"),
+        ({"kv_tokens": 1.5}, ProgramTypeError, "kv_tokens=1.5 must be an integer"),
+        ({"memory_fraction": 0}, ProgramError, "memory_fraction=0 .* above 0 and at most 1"),
+        ({"memory_fraction": float("nan")}, ProgramError, "memory_fraction=nan"),
+        ({"max_batch_tokens": -5}, ProgramError, "max_batch_tokens=-5"),
+        ({"max_running": True}, ProgramTypeError, "max_running=True must be an integer"),
+        ({"deterministic": True}, ProgramError, "not available in this version"),
+        ({"nonsense": 1}, TypeError, "unexpected keyword argument 'nonsense'"),
+        ({"model": 5}, ProgramTypeError, "model must be a path or None, not int"),
+        ({"model": "no/such.gguf"}, ModelError, "no/such.gguf"),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(
+    options: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Runtime(**options)  # type: ignore[arg-type]
+
+
+def test_a_file_runs_and_two_runtimes_share_its_weights(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf")
+    one = request("hello", 1, max_tokens=4)
+    with Runtime(path, kv_tokens=50) as first, Runtime(str(path), kv_tokens=50) as second:
+        assert first._opened is second._opened
+        assert list(first.generate(one).result(timeout=60).ids) == expected(one)
+        assert list(second.generate(one).result(timeout=60).ids) == expected(one)
+        assert second.info().context_length == 512
+
+
+def test_a_forward_pass_that_raises_fails_its_rows_and_the_runtime_goes_on() -> None:
+    model = StepCounter(MODEL)
+    with Runtime.over(model, TOKENIZER, TEMPLATE, kv_tokens=300) as rt:
+
+        def fail() -> None:
+            raise RuntimeError("not enough memory")
+
+        model.at(2, fail)
+        generations = [rt.generate(request("hello" + t, max_tokens=9)) for t in ("", " and")]
+        scores = rt.score(ScoreRequest(Prompt.of(Text("the ")), ("hello", "and")))
+        outcomes = [scores.exception(timeout=60), *map(outcome, generations)]
+        failures = [failure for failure in outcomes if failure is not None]
+        assert len(failures) >= 2
+        for failure in failures:
+            assert isinstance(failure, ModelError)
+            assert "the forward pass failed: RuntimeError: not enough memory" in str(failure)
+        rt.check()
+        one = request("hello", 1, max_tokens=4)
+        assert list(rt.generate(one).result(timeout=60).ids) == expected(one)
+        assert rt.stats().running == rt.stats().waiting == 0
+
+
+def outcome(generation: Generation) -> Exception | None:
+    try:
+        generation.result(timeout=60)
+    except Exception as error:
+        return error
+    return None
+
+
+def test_when_the_engine_dies_every_waiter_hears_of_it() -> None:
+    model = StepCounter(MODEL)
+    rt = Runtime.over(model, TOKENIZER, TEMPLATE, kv_tokens=300, max_running=1)
+
+    def die() -> None:
+        raise KeyboardInterrupt("somebody pressed a key")
+
+    model.at(1, die)
+    waiting = [rt.generate(request("hello", n, max_tokens=9)) for n in range(3)]
+    for generation in waiting:
+        with pytest.raises(BackendError, match="engine died: KeyboardInterrupt"):
+            generation.result(timeout=60)
+    with pytest.raises(BackendError, match="engine died"):
+        rt.generate(request("hello")).result(timeout=60)
+    with pytest.raises(BackendError, match="engine died"):
+        rt.stats()
+    rt.close()
+
+
+def test_closing_fails_what_is_under_way_and_refuses_what_comes_later() -> None:
+    model = StepCounter(MODEL)
+    rt = Runtime.over(model, TOKENIZER, TEMPLATE, kv_tokens=900)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        inside.set()
+        go_on.wait(60)
+
+    model.at(1, hold)
+    generations = [rt.generate(request("hello", n, max_tokens=99)) for n in range(3)]
+    scores = rt.score(ScoreRequest(Prompt.of(Text("the ")), ("hello and", "and the")))
+    assert inside.wait(60)
+    closing = threading.Thread(target=rt.close)
+    closing.start()
+    while rt._engine._closed is None:
+        closing.join(0.01)
+    go_on.set()
+    closing.join(60)
+    rt.close()
+    for waited in (*generations, scores, rt.generate(request("hello"))):
+        with pytest.raises(BackendError, match="closed"):
+            waited.result(timeout=60)
+    with pytest.raises(BackendError, match="the runtime is closed: make a new one"):
+        rt.score(ScoreRequest(Prompt.of(Text("the ")), ("hello", "and"))).result(timeout=60)
+    with pytest.raises(BackendError, match="closed"):
+        rt.flush_cache()
+
+
+def test_a_score_that_is_cancelled_takes_no_more_steps() -> None:
+    model = StepCounter(MODEL)
+    with Runtime.over(model, TOKENIZER, TEMPLATE, kv_tokens=900) as rt:
+        inside, go_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            inside.set()
+            go_on.wait(60)
+
+        model.at(0, hold)
+        scores = rt.score(ScoreRequest(Prompt.of(Text("the ")), ("hello and", "hello the")))
+        assert inside.wait(60)
+        assert scores.cancel()
+        go_on.set()
+        rt.stats()
+        assert rt.stats().waiting == rt.stats().running == 0
+        assert model.step == 1
+        rt.check()
+
+
+def test_a_cancelled_generation_raises_cancelled() -> None:
+    model = StepCounter(MODEL)
+    with Runtime.over(model, TOKENIZER, TEMPLATE, kv_tokens=900) as rt:
+        generation = rt.generate(request("hello", max_tokens=400, ignore_eos=True))
+        model.at(3, generation.cancel)
+        with pytest.raises(Cancelled):
+            generation.result(timeout=60)
+        with pytest.raises(Cancelled):
+            list(generation.events())
+
+
+def test_flush_forgets_prefixes_and_stats_reset(rt: Runtime) -> None:
+    rt.generate(request("hello world", max_tokens=1)).result(timeout=60)
+    assert rt.stats().kv_tokens_tree > 0
+    rt.flush_cache()
+    assert rt.stats().kv_tokens_tree == rt.stats().kv_tokens_used == 0
+    assert (
+        rt.generate(request("hello world", max_tokens=1)).result(timeout=60).usage.cached_tokens
+        == 0
+    )
+    rt.reset_stats()
+    assert rt.stats().steps == rt.stats().prompt_tokens == 0
+
+
+def engine_threads() -> int:
+    return sum(thread.name == "lmlang-engine" for thread in threading.enumerate())
+
+
+def test_a_runtime_that_nothing_refers_to_ends_its_thread() -> None:
+    before = engine_threads()
+    rt = Runtime.over(MODEL, TOKENIZER, TEMPLATE, kv_tokens=50)
+    generation = rt.generate(request("hello", max_tokens=2))
+    generation.result(timeout=60)
+    assert engine_threads() == before + 1
+    del rt
+    gc.collect()
+    assert engine_threads() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_after_a_fork_the_child_is_told_at_first_use() -> None:
+    script = (
+        "import os, sys\n"
+        "from tests.runtime.test_engine import runtime, request\n"
+        "rt = runtime()\n"
+        "rt.generate(request('hello', max_tokens=2)).result()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    try:\n"
+        "        rt.generate(request('hello')).result(timeout=20)\n"
+        "    except Exception as error:\n"
+        "        os._exit(7 if 'os.fork' in str(error) else 8)\n"
+        "    os._exit(9)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True)
+    assert done.returncode == 7, done.stderr.decode()
+
+
+def test_the_interpreter_ends_without_a_word_while_work_is_under_way() -> None:
+    script = (
+        "from tests.runtime.test_engine import runtime, request\n"
+        "rt = runtime()\n"
+        "running = [rt.generate(request('hello', n, max_tokens=400, ignore_eos=True))\n"
+        "           for n in range(4)]\n"
+        "next(running[0].events())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_many_threads_may_ask_at_once(rt: Runtime) -> None:
+    wanted = {n: expected(request("hello " + str(n), n, max_tokens=5)) for n in range(12)}
+    got: dict[int, list[int]] = {}
+
+    def ask(n: int) -> None:
+        got[n] = list(rt.generate(request("hello " + str(n), n, max_tokens=5)).result(60).ids)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in wanted]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == wanted
+
+
+def test_params_are_checked_where_they_are_made() -> None:
+    for name, value in (
+        ("max_tokens", -1), ("max_tokens", 10**9), ("max_tokens", 1.0), ("temperature", -0.1),
+        ("temperature", float("inf")), ("temperature", "hot"), ("top_p", 0), ("top_p", 1.1),
+        ("top_k", -2), ("top_k", 2**40), ("min_p", -0.1), ("stop", ("",)), ("stop", 5),
+        ("stop", ("x" * 2_000,)), ("stop", ("x",) * 65), ("ignore_eos", 1), ("max_tokens", None),
+        ("temperature", 10**400),
+    ):  # fmt: skip
+        with pytest.raises(ProgramError, match=name):
+            SamplingParams(**{name: value})  # type: ignore[arg-type]
