@@ -11,10 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 from gguf.quants import dequantize
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import pre_tokenizers
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from lmlang.runtime.chat import ChatTemplate
+from lmlang.runtime.models.fetch import find_embedded_model
 from lmlang.runtime.models.gguf_file import open_gguf
+from lmlang.runtime.models.llama import LlamaModel
+from lmlang.runtime.models.loader import LoadedModel, load_gguf
 from lmlang.runtime.shape import ModelShape
+from lmlang.runtime.tokenizer import Tokenizer
 
 PARTS = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -111,3 +117,30 @@ def causal_attention() -> Callable[[int, torch.Tensor, torch.Tensor, torch.Tenso
         return (weights @ v).transpose(0, 1)
 
     return attend
+
+
+@cache
+def embedded() -> tuple[Path, LoadedModel, LlamaModel, Tokenizer, ChatTemplate]:
+    """The embedded model's path, file, weights, tokenizer and template; loaded once."""
+    path = find_embedded_model()
+    loaded = load_gguf(path)
+    tokenizer = Tokenizer.from_gguf(loaded.metadata)
+    template = ChatTemplate(loaded.metadata["tokenizer.chat_template"])
+    return path, loaded, LlamaModel(loaded.shape, loaded.weights), tokenizer, template
+
+
+@cache
+def reference_tokenizer() -> Any:
+    """transformers' tokenizer of the embedded model, made by its own reader of GGUF files.
+
+    That reader knows no pre-tokenisers; the published tokenizer.json of SmolLM2 has this one.
+    """
+    path = find_embedded_model()
+    tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    return tokenizer

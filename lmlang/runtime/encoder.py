@@ -207,7 +207,7 @@ def _turns(mark: _Mark, nodes: list[Prompt]) -> tuple[tuple[str, ...], bool]:
         elif isinstance(segment, EndTurn):
             if not is_open:
                 raise ProgramError(
-                    "a turn is ended and none is open: begin one with a role first, and end it once."
+                    "a turn is ended and none is open: begin one with a role, and end it once."
                 )
             is_open = False
     return tuple(roles), is_open

@@ -116,6 +116,7 @@ class Tokenizer:
         self._encoder.add_tokens(
             [tokenizers.AddedToken(t, normalized=False, special=False) for t in defined]
         )
+        self._has_defined = bool(defined)
         self._look_ahead = LOOK_AHEAD + max(map(len, defined), default=0)
 
     @classmethod
@@ -171,14 +172,26 @@ class Tokenizer:
         if len(text) <= self._look_ahead:
             return [], 0
         encoding = self._encode(text)
-        ids, words, offsets = encoding.ids, encoding.word_ids, encoding.offsets
-        final = len(ids)
+        ids, words = encoding.ids, encoding.word_ids
+        ends = self._word_ends(text, encoding)
+        final = len(ids) if ends else 0
         while final and (
-            offsets[final - 1][1] > len(text) - self._look_ahead
+            ends[final - 1] > len(text) - self._look_ahead
             or words[final - 1] == (words[final] if final < len(ids) else words[-1])
         ):
             final -= 1
-        return ids[:final], offsets[final - 1][1] if final else 0
+        return ids[:final], ends[final - 1] if final else 0
+
+    def _word_ends(self, text: str, encoding: tokenizers.Encoding) -> list[int]:
+        """For each token a character where it or its word ends; empty where none is known."""
+        ids = encoding.ids
+        if sum([len(self.token_bytes[index]) for index in ids]) == len(text.encode()):
+            return [end for _, end in encoding.offsets]
+        # bytes were left out, and the tokens' own offsets do not count those
+        if self._has_defined:
+            return []
+        words = self._encoder.pre_tokenizer.pre_tokenize_str(text)
+        return [words[word][1][1] for word in encoding.word_ids]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; control tokens give nothing, broken UTF-8 gives U+FFFD."""
@@ -211,16 +224,18 @@ class Tokenizer:
     def _encode(self, text: str) -> tokenizers.Encoding:
         try:
             return self._encoder.encode(text, add_special_tokens=False)
-        except UnicodeEncodeError as error:
-            raise ProgramError(
-                f"the text has a lone surrogate, {text[error.start]!r}, at character "
-                f"{error.start:,}: it is no Unicode text; decode its source with the right "
-                "encoding."
-            ) from None
-        except TypeError:
-            raise ProgramTypeError(
-                f"only text can be encoded, not {type(text).__name__}: give a str."
-            ) from None
+        except (TypeError, UnicodeEncodeError):
+            raise _no_text(text) from None
+
+
+def _no_text(text: object) -> ProgramError:
+    if not isinstance(text, str):
+        return ProgramTypeError(f"only text can be encoded, not {type(text).__name__}: give a str.")
+    at = next(i for i, character in enumerate(text) if "\ud800" <= character <= "\udfff")
+    return ProgramError(
+        f"the text has a lone surrogate, {text[at]!r}, at character {at:,}: it is no Unicode "
+        "text; decode its source with the right encoding."
+    )
 
 
 def _token_bytes(tokens: Sequence[str], kinds: Sequence[int]) -> tuple[bytes, ...]:
