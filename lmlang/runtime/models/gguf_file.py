@@ -96,10 +96,11 @@ class GGUFFile:
         out = out.reshape(len(rows), -1)
         step = max(1, CHUNK // out.shape[1])
         try:
-            for start in range(0, len(rows), step):
-                chunk = slice(start, start + step)
-                part = rows[chunk] if order is None else rows[order[chunk]]
-                out[chunk] = dequantize(part, entry.kind)
+            with np.errstate(all="ignore"):  # a damaged scale may be infinite
+                for start in range(0, len(rows), step):
+                    chunk = slice(start, start + step)
+                    part = rows[chunk] if order is None else rows[order[chunk]]
+                    out[chunk] = dequantize(part, entry.kind)
         except (NotImplementedError, ValueError) as error:
             raise ModelError(
                 f"{self.path}: the tensor {name!r} is of type {entry.kind.name}, which cannot be "

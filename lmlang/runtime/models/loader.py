@@ -100,6 +100,12 @@ def _shape(file: GGUFFile) -> ModelShape:
         norm_eps=_value(file, "llama.attention.layer_norm_rms_epsilon", float),
         tied_head="output.weight" not in file.tensors,
     )
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, list) and len(tokens) != shape.vocab:
+        raise ModelError(
+            f"{file.path} has {len(tokens):,} tokens and an embedding of {shape.vocab:,} rows: "
+            "the file is damaged, fetch it anew."
+        )
     for key in ("llama.rope.dimension_count", "llama.attention.value_length"):
         if _value(file, key, int, shape.head_dim) != shape.head_dim:
             raise ModelError(
