@@ -150,7 +150,7 @@ def test_closing_fails_what_is_under_way_and_refuses_what_comes_later() -> None:
         inside.set()
         go_on.wait(60)
 
-    model.at(1, hold)
+    model.at(0, hold)
     generations = [rt.generate(request("hello", n, max_tokens=99)) for n in range(3)]
     scores = rt.score(ScoreRequest(Prompt.of(Text("the ")), ("hello and", "and the")))
     assert inside.wait(60)

@@ -1,0 +1,45 @@
+# The front door: make demo, make test, make check. Needs Python 3.10 or newer, pip and make.
+
+PYTHON ?= python3
+# Arguments of the pip install that brings torch. On a plain Linux machine they bring CUDA, several
+# GB; for the CPU build: make demo TORCH="torch --index-url ADDRESS_OF_THE_CPU_INDEX"
+TORCH ?= "torch>=2.9,<2.14"
+VENV := .venv
+RUN := $(VENV)/bin/python
+
+.PHONY: demo test check format bench clean
+
+demo: $(VENV)/installed
+	$(RUN) -m lmlang demo
+
+test: $(VENV)/installed-test
+	$(RUN) -m pytest
+
+check: $(VENV)/installed-test
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+
+format: $(VENV)/installed-test
+	$(RUN) -m ruff format .
+	$(RUN) -m ruff check --fix .
+
+bench: $(VENV)/installed-test
+	$(RUN) benchmarks/decode.py
+	$(RUN) benchmarks/programs.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+# The stamps stand for an environment made from this pyproject.toml, with the embedded model.
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "lmlang needs Python 3.10 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet $(TORCH)
+	$(RUN) -m pip install --quiet --editable .
+	$(RUN) -m lmlang fetch-model
+	touch $@
+
+$(VENV)/installed-test: $(VENV)/installed
+	$(RUN) -m pip install --quiet --editable ".[test]"
+	touch $@
