@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from lmlang.runtime import openmp  # noqa: F401 - before anything that loads torch
+
+# isort: split
 import os
 import weakref
 from concurrent.futures import Future

@@ -164,7 +164,7 @@ def test_forked(rt: Runtime, agree) -> None:
     """Half of the last text stands before the fork, half behind it, wherever a token is cut."""
     forks: list[Prompt] = []
     for segments in PROMPTS:
-        whole = [s for s in segments if isinstance(s, Text)][0].text
+        whole = next(s for s in segments if isinstance(s, Text)).text
         at = segments.index(Text(whole))
         parent = Prompt.of(*segments[:at], Text(whole[: len(whole) // 2]))
         rt.encode(parent)
