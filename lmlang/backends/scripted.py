@@ -136,6 +136,7 @@ class ScriptedBackend:
                 future.set_exception(error)
 
         self._take(request, _Call(request, future, answer, fail))
+        future.add_done_callback(self._forget)
         return future
 
     def render(self, prompt: Prompt) -> str:
@@ -240,12 +241,13 @@ class ScriptedBackend:
             call.answer()
 
     def _cancel(self, generation: Generation) -> None:
-        with self._changed:
-            for call in self._pending:
-                if call.handle is generation:
-                    self._pending.remove(call)
-                    break
+        self._forget(generation)
         generation.fail(Cancelled("the generation was cancelled."))
+
+    def _forget(self, handle: Generation | Future[Scores]) -> None:
+        """Take a call that has ended without us from those that wait."""
+        with self._changed:
+            self._pending = deque(call for call in self._pending if call.handle is not handle)
 
     def _answer_to(self, request: Request, prompt: str) -> str:
         if callable(self._answers):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lmlang.errors import Cancelled, with_context
+from lmlang.errors import Cancelled, fresh, with_context
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.run import Run
 
@@ -31,6 +31,8 @@ class Call:
 
     def execute(self) -> ProgramState:
         """Run the body on this thread, wait for all it has begun; raises what failed."""
+        if self.run.ended is not None:
+            raise fresh(self.run.ended)
         try:
             self.state.ret_value = self._body(self.state, *self._args, **self._kwargs)
             self.run.finish()

@@ -99,9 +99,13 @@ def _resume(state: State, operation: Operation, handle: Handle) -> None:
     try:
         with state.run.changed:
             state.pending, state.phase = None, Phase.RUNNING
+            ended = state.run.ended
         ready: deque[State] = deque()
         try:
-            _apply(state, operation, handle)
+            if ended is not None:  # what comes now is our own cancelling, not the cause of it
+                _abandon(state, operation, ended, ready)
+            else:
+                _apply(state, operation, handle)
         except Exception as error:
             _fail(state, operation, error, ready)
         ready.appendleft(state)

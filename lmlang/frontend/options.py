@@ -76,11 +76,18 @@ def refuse_later(where: str, given: Given, table: Mapping[str, Accepted]) -> Non
     for name, value in given.items():
         if name not in table or value is None:
             continue
-        if not any(value is ok or (type(value) is type(ok) and value == ok) for ok in table[name]):
+        if not any(_same(value, ok) for ok in table[name]):
             shown = quote(repr(value))[1:-1]
             raise ProgramError(
                 f"{where}: {name}={shown} is not available in this version of lmlang: leave it out."
             )
+
+
+def _same(value: object, accepted: object) -> bool:
+    """Equal numbers or the same object; True is no 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value is accepted
+    return not isinstance(accepted, bool) and value == accepted
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import contextvars
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, overload
 
 from lmlang import limits
-from lmlang.errors import ProgramError, ProgramTypeError, fresh, quote
+from lmlang.errors import Cancelled, ProgramError, ProgramTypeError, fresh, quote
 from lmlang.frontend import draws
 from lmlang.frontend.call import Call
 from lmlang.frontend.recorder import ProgramState
@@ -118,55 +119,64 @@ def execute(calls: Sequence[Call], workers: int, on_error: OnError) -> BatchResu
     """Execute calls on worker threads; returns when no thread of them is left.
 
     Raises:
-        Exception: With on_error="raise" that of the first row, in their order, that had failed
-            when the batch was stopped; the finished rows are its ``.partial``.
+        Exception: With on_error="raise" the first row's error (the lowest row's, where several
+            failed before they could be cancelled); the finished rows are its ``.partial``.
     """
-    if not calls:
-        return BatchResult((), ())
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="lmlang-row")
-    futures: list[Future[ProgramState]] = []
-    try:
-        for call in calls:
-            futures.append(pool.submit(contextvars.copy_context().run, call.execute))
-        concurrent.futures.wait(
-            futures,
-            return_when=concurrent.futures.FIRST_EXCEPTION
-            if on_error == "raise"
-            else concurrent.futures.ALL_COMPLETED,
-        )
-        failed = [f for f in futures if f.done() and not f.cancelled() and f.exception()]
-    except BaseException:
-        _stop(calls, pool)
-        raise
-    if failed and on_error == "raise":
-        _stop(calls, pool)
-        _raise_first(failed[0].exception(), calls, futures)
-    pool.shutdown(wait=True)
-    for future in failed:
-        error = future.exception()
-        if not isinstance(error, Exception) and error is not None:
-            raise error  # KeyboardInterrupt and its like are no row's business
-    return BatchResult([call.state for call in calls], range(len(calls)))
+    return _Batch(calls, on_error).execute(workers) if calls else BatchResult((), ())
 
 
-def _stop(calls: Sequence[Call], pool: ThreadPoolExecutor) -> None:
-    for call in calls:
-        call.cancel()
-    pool.shutdown(wait=True, cancel_futures=True)
+class _Batch:
+    """The rows of one batch on their way, and what stops them."""
 
+    def __init__(self, calls: Sequence[Call], on_error: OnError) -> None:
+        self._calls = calls
+        self._on_error = on_error
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._errors: dict[int, BaseException] = {}
 
-def _raise_first(
-    error: BaseException | None, calls: Sequence[Call], futures: Sequence[Future[ProgramState]]
-) -> None:
-    assert error is not None
-    finished = [
-        index
-        for index, future in enumerate(futures)
-        if not future.cancelled() and future.exception() is None
-    ]
-    raised = fresh(error)
-    with contextlib.suppress(AttributeError):  # an exception with slots takes no attribute
-        raised.partial = BatchResult(  # type: ignore[attr-defined]
-            [calls[index].state for index in finished], finished
-        )
-    raise raised
+    def execute(self, workers: int) -> BatchResult:
+        pool = ThreadPoolExecutor(workers, thread_name_prefix="lmlang-row")
+        try:
+            futures = [
+                pool.submit(contextvars.copy_context().run, self._row, index)
+                for index in range(len(self._calls))
+            ]
+            concurrent.futures.wait(futures)
+        except BaseException:
+            self._stop()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+        finished = [index for index, future in enumerate(futures) if not future.exception()]
+        for index, error in sorted(self._errors.items()):
+            if self._on_error == "raise" or not isinstance(error, Exception):
+                self._raise(self._errors[index], finished)
+        return BatchResult([call.state for call in self._calls], range(len(self._calls)))
+
+    def _row(self, index: int) -> None:
+        try:
+            self._calls[index].execute()
+        except BaseException as error:
+            with self._lock:
+                if not self._stopped or not isinstance(error, Cancelled):
+                    self._errors[index] = error  # its own, and not that we cancelled it
+            if self._on_error == "raise":
+                self._stop()
+            raise
+
+    def _stop(self) -> None:
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        for call in self._calls:
+            call.cancel()
+
+    def _raise(self, error: BaseException, finished: Sequence[int]) -> None:
+        raised = fresh(error)
+        with contextlib.suppress(AttributeError):  # an exception with slots takes no attribute
+            raised.partial = BatchResult(  # type: ignore[attr-defined]
+                [self._calls[index].state for index in finished], finished
+            )
+        raise raised

@@ -148,6 +148,7 @@ class Run:
         self.recording = ir.Recording(name)
         self.changed = threading.Condition(threading.Lock())
         self.ended: BaseException | None = None
+        self.finished = False
         self.usage = Usage()
         self.root = State(self, None, "", Phase.IDLE)
         self.states = [self.root]
@@ -176,17 +177,20 @@ class Run:
         while position < len(self.states):
             self.states[position].wait()
             position += 1
-        for state in self.states:
-            if not state.joined and (error := state.failure()) is not None:
-                raise fresh(error)
+        with self.changed:
+            failures = (state.failure() for state in self.states if not state.joined)
+            error = next((failure for failure in failures if failure is not None), None)
+            self.finished = error is None
+        if error is not None:
+            raise fresh(error)
 
     def abort(self, error: BaseException) -> None:
         """End the run: cancel what is under way, fail what is pending, wake all who wait.
 
-        Only the first call counts.
+        Only the first call counts, and none after the run has finished.
         """
         with self.changed:
-            if self.ended is not None:
+            if self.ended is not None or self.finished:
                 return
             self.ended = fresh(error)
             under_way = [s.pending for s in self.states if s.pending is not None]

@@ -1,0 +1,168 @@
+import threading
+
+import pytest
+
+from lmlang.backends.scripted import END
+from lmlang.errors import BackendError, Cancelled, ProgramError
+from lmlang.protocol import (
+    EndTurn,
+    Finish,
+    Prompt,
+    Request,
+    SamplingParams,
+    ScoreRequest,
+    Text,
+    Tokens,
+    Turn,
+)
+from lmlang.testing import ScriptedBackend
+
+HI = Prompt.of(Turn("user"), Text("Hi"), EndTurn(), Turn("assistant"))
+
+
+def output(answer, **params):
+    backend = ScriptedBackend([answer])
+    return backend.generate(Request(HI, SamplingParams(**params))).result(0)
+
+
+def test_turns_are_rendered_as_tags_and_tokens_are_characters():
+    backend = ScriptedBackend()
+    assert backend.render(HI) == "<user>Hi</user><assistant>"
+    assert backend.encode(HI) == [ord(c) for c in "<user>Hi</user><assistant>"]
+
+
+@pytest.mark.parametrize(
+    ("params", "text", "ids", "finish"),
+    [
+        ({}, "abcab", (*map(ord, "abcab"), END), Finish("eos")),
+        ({"max_tokens": 5}, "abcab", tuple(map(ord, "abcab")), Finish("length")),
+        ({"max_tokens": 2}, "ab", (97, 98), Finish("length")),
+        ({"max_tokens": 0}, "", (), Finish("length")),
+        ({"stop": ("bc",)}, "a", (97, 98, 99), Finish("stop", "bc")),
+        ({"stop": ("ca", "bc")}, "a", (97, 98, 99), Finish("stop", "bc")),
+        ({"stop": ("bc",), "max_tokens": 2}, "ab", (97, 98), Finish("length")),
+        ({"ignore_eos": True, "max_tokens": 7}, "abcabab", None, Finish("length")),
+        ({"ignore_eos": True, "stop": ("aba",)}, "abc", None, Finish("stop", "aba")),
+    ],
+)
+def test_answers_are_cut_as_a_models_output_is(params, text, ids, finish):
+    found = output("abcab", **params)
+    assert (found.text, found.finish) == (text, finish)
+    assert ids is None or found.ids == ids
+    assert len(found.logprobs) == len(found.ids) == found.usage.generated_tokens
+    assert found.history == ((Tokens(tuple(map(ord, text)), text),) if text else ())
+
+
+def test_an_ignored_end_of_nothing_goes_on_in_spaces():
+    assert output("", ignore_eos=True, max_tokens=3).text == "   "
+
+
+def test_an_output_is_streamed_as_an_event_first():
+    generation = ScriptedBackend(["yes"]).generate(Request(HI))
+    (event,) = generation.events()
+    assert (event.text, event.finish) == ("yes", Finish("eos"))
+
+
+def test_without_a_script_answers_depend_on_prompt_and_draw_key_alone():
+    def answer(prompt=HI, key=0, temperature=1.0):
+        request = Request(prompt, SamplingParams(temperature=temperature), key)
+        return ScriptedBackend().generate(request).result(0).text
+
+    assert answer() == answer()
+    assert len({answer(), answer(key=1), answer(Prompt()), answer(temperature=0.0)}) == 4
+    assert answer(key=1, temperature=0.0) == answer(key=2, temperature=0.0)
+
+
+def test_a_callable_sees_the_rendered_prompt():
+    assert ScriptedBackend(str.upper).generate(Request(HI)).result(0).text.startswith("<USER>HI")
+
+
+@pytest.mark.parametrize("scores", [{"a": -1.0, "b": -2.0}, lambda prompt, c: -float(ord(c) - 96)])
+def test_scores_are_the_scripts(scores):
+    backend = ScriptedBackend(scores=scores)
+    found = backend.score(ScoreRequest(HI, ("b", "a"), end_turn=True)).result(0)
+    assert [sum(choice.logprobs) for choice in found.choices] == [-2.0, -1.0]
+    assert [choice.ids for choice in found.choices] == [(98, END), (97, END)]
+    assert found.usage.scored_tokens == 4
+
+
+def test_unscripted_scores_are_the_same_every_time():
+    one, two = (ScriptedBackend().score(ScoreRequest(HI, ("ab", "c"))).result(0) for _ in "12")
+    assert one == two
+
+
+def test_a_script_that_has_run_out_says_so():
+    backend = ScriptedBackend([])
+    with pytest.raises(BackendError, match=r"no answer left for call 1: .*<assistant>'"):
+        backend.generate(Request(HI)).result(0)
+    with pytest.raises(BackendError, match="no score for the choice 'a'"):
+        ScriptedBackend(scores={}).score(ScoreRequest(HI, ("a",))).result(0)
+
+
+def test_the_call_that_is_to_fail_fails():
+    mine = ValueError("mine")
+    backend = ScriptedBackend(fail_at=1, error=mine)
+    backend.generate(Request(HI)).result(0)
+    with pytest.raises(ValueError, match="mine"):
+        backend.score(ScoreRequest(HI, ("a", "b"))).result(0)
+    backend.generate(Request(HI)).result(0)
+    assert [type(r).__name__ for r in backend.requests] == ["Request", "ScoreRequest", "Request"]
+
+
+def test_calls_wait_for_their_release_in_any_order():
+    with ScriptedBackend(["a", "b"], completes="when released") as backend:
+        first, second = (backend.generate(Request(HI, draw_key=i)) for i in range(2))
+        assert [request.draw_key for request in backend.pending()] == [0, 1]
+        backend.release(1)
+        assert second.result(0).text == "a"
+        assert not first.done()
+        backend.release()
+        assert first.result(0).text == "b"
+        with pytest.raises(TimeoutError, match="0 calls are pending after 0 s, not 1"):
+            backend.wait_for(1, timeout=0)
+
+
+def test_a_cancelled_call_is_pending_no_more():
+    with ScriptedBackend(completes="when released") as backend:
+        generation = backend.generate(Request(HI))
+        scoring = backend.score(ScoreRequest(HI, ("a", "b")))
+        generation.cancel()
+        scoring.cancel()
+        assert backend.pending() == []
+        with pytest.raises(Cancelled):
+            generation.result(0)
+
+
+def test_a_thread_of_its_own_answers_and_ends_with_the_backend():
+    base = threading.active_count()
+    seen = []
+    with ScriptedBackend(["a"], completes="on a thread") as backend:
+        generation = backend.generate(Request(HI))
+        generation.add_done_callback(lambda g: seen.append(threading.current_thread()))
+        assert generation.result(20).text == "a"
+        assert threading.active_count() == base + 1
+    assert threading.active_count() == base
+    backend.close()
+
+
+def test_closing_fails_what_is_pending():
+    backend = ScriptedBackend(completes="when released")
+    calls = [backend.generate(Request(HI)), backend.score(ScoreRequest(HI, ("a", "b")))]
+    backend.close()
+    for call in calls:
+        with pytest.raises(BackendError, match="closed before it answered"):
+            call.result(0)
+    with pytest.raises(BackendError, match="the backend is closed"):
+        backend.generate(Request(HI)).result(0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"answers": "yes"}, "answers is one string: give a list"),
+        ({"completes": "soon"}, "completes='soon' must be 'at once'"),
+    ],
+)
+def test_wrong_scripts_raise(arguments, message):
+    with pytest.raises(ProgramError, match=message):
+        ScriptedBackend(**arguments)
