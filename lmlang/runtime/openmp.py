@@ -1,4 +1,4 @@
-"""Loads torch with OpenMP threads that do not spin: to be imported before anything that loads it."""
+"""Loads torch with OpenMP threads that do not spin; imported before anything else loads it."""
 
 from __future__ import annotations
 
