@@ -7,7 +7,7 @@ name, the value and the range that is allowed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lmlang.errors import ProgramError, ProgramTypeError, quote
 
@@ -24,6 +24,10 @@ MAX_FORKS = 100_000
 MAX_TEMPERATURE = 1_000.0
 """Above this a draw is uniform for any model."""
 MAX_SEED = 2**63 - 1
+MAX_TOP_LOGPROBS = 100
+"""Likeliest tokens reported beside each token."""
+MAX_TOKEN_IDS = 1_024
+"""Entries of one stop_token_ids or logit_bias."""
 
 
 def integer(name: str, value: object, low: int, high: int) -> int:
@@ -103,6 +107,38 @@ def top_k(value: object) -> int:
     """-1 (or 0: no limit) or a count of tokens; canonical -1 for no limit."""
     checked = integer("top_k", value, -1, 2**31 - 1)
     return -1 if checked <= 0 else checked
+
+
+def token_ids(name: str, value: object) -> tuple[int, ...]:
+    """Token ids from None, one id or a sequence of ids."""
+    if value is None:
+        return ()
+    given = value if isinstance(value, (list, tuple, set, frozenset)) else (value,)
+    if len(given) > MAX_TOKEN_IDS:
+        raise ProgramError(f"{name} has {len(given):,} ids: at most {MAX_TOKEN_IDS:,} are allowed.")
+    return tuple(dict.fromkeys(integer(name, token, 0, 2**31 - 1) for token in given))
+
+
+def logit_bias(value: object) -> tuple[tuple[int, float], ...]:
+    """Pairs of token id and bias, sorted by id, from None, a dict or a sequence of pairs."""
+    if value is None:
+        return ()
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
+    if not isinstance(pairs, (list, tuple)) or not all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs
+    ):
+        raise ProgramTypeError(
+            f"logit_bias={_shown(value)} must map token ids to numbers, as in {{42: -100}}."
+        )
+    if len(pairs) > MAX_TOKEN_IDS:
+        raise ProgramError(
+            f"logit_bias has {len(pairs):,} ids: at most {MAX_TOKEN_IDS:,} are allowed."
+        )
+    checked = {
+        integer("logit_bias", token, 0, 2**31 - 1): number("logit_bias", bias, -100, 100)
+        for token, bias in pairs
+    }
+    return tuple(sorted(checked.items()))
 
 
 def _shown(value: object) -> str:

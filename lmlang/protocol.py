@@ -9,7 +9,7 @@ Values are frozen; a `Generation` is the one living thing, and it is thread-safe
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
@@ -118,6 +118,16 @@ class SamplingParams:
         min_p: Only tokens at least this fraction as likely as the likeliest; 0 to 1.
         stop: Texts that end the output; found across token borders, trimmed, never streamed.
         ignore_eos: Go on past the model's own end tokens.
+        min_tokens: Until so many tokens, end tokens, control tokens, ``stop_token_ids`` are not
+            drawn and stop strings are content.
+        stop_token_ids: Tokens that end the output and are not part of its text.
+        include_stop: Keep the stop string in the text.
+        frequency_penalty: Subtracted from a token's logit for each time it stands in the output;
+            -2 to 2.
+        presence_penalty: Subtracted once where it stands in the output; -2 to 2.
+        repetition_penalty: A positive logit of a token that stands in prompt or output is divided
+            by it, a negative one multiplied; above 0, at most 10; 1 is none.
+        logit_bias: Pairs of token id and what is added to its logit, -100 to 100.
     """
 
     max_tokens: int = 128
@@ -127,6 +137,13 @@ class SamplingParams:
     min_p: float = 0.0
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         checked = {
@@ -139,9 +156,23 @@ class SamplingParams:
             "min_p": limits.number("min_p", self.min_p, 0.0, 1.0),
             "stop": limits.stop_strings(self.stop),
             "ignore_eos": limits.boolean("ignore_eos", self.ignore_eos),
+            "min_tokens": limits.integer("min_tokens", self.min_tokens, 0, limits.MAX_TOKENS),
+            "stop_token_ids": limits.token_ids("stop_token_ids", self.stop_token_ids),
+            "include_stop": limits.boolean("include_stop", self.include_stop),
+            "frequency_penalty": limits.number("frequency_penalty", self.frequency_penalty, -2, 2),
+            "presence_penalty": limits.number("presence_penalty", self.presence_penalty, -2, 2),
+            "repetition_penalty": limits.number(
+                "repetition_penalty", self.repetition_penalty, 0.0, 10.0, above=True
+            ),
+            "logit_bias": limits.logit_bias(self.logit_bias),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        if self.min_tokens > self.max_tokens:
+            raise ProgramError(
+                f"min_tokens={self.min_tokens:,} is more than max_tokens={self.max_tokens:,}: "
+                "lower the one or raise the other."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +196,24 @@ class Request:
         prompt: What the model reads.
         params: How tokens are drawn.
         draw_key: 64 bits; with a token's index and id they make its noise (SEMANTICS §4).
+        top_logprobs: How many of the likeliest tokens are reported beside each token, 0 to 100.
+        input_logprobs_from: Prompt tokens from this index on are reported with their
+            log-probabilities, which are then computed and not taken from the cache; None: none.
         tag: Where it comes from; no part of the answer.
     """
 
     prompt: Prompt
     params: SamplingParams = SamplingParams()
     draw_key: int = 0
+    top_logprobs: int = 0
+    input_logprobs_from: int | None = None
     tag: Tag = field(default=Tag(), compare=False)
 
     def __post_init__(self) -> None:
         limits.integer("draw_key", self.draw_key, 0, 2**64 - 1)
+        limits.integer("top_logprobs", self.top_logprobs, 0, limits.MAX_TOP_LOGPROBS)
+        if self.input_logprobs_from is not None:
+            limits.integer("input_logprobs_from", self.input_logprobs_from, 0, limits.MAX_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +251,31 @@ FinishReason = Literal["stop", "eos", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Why an output ended: a stop string (``stop`` holds it), the model's own end, its length."""
+    """Why an output ended: a stop string or token (``stop``), the model's own end, its length."""
 
     reason: FinishReason
-    stop: str | None = None
+    stop: str | int | None = None
+
+
+TopLogprobs: TypeAlias = tuple[tuple[int, float], ...]
+"""The likeliest tokens at one place, the likeliest first: (id, the model's log-probability)."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputLogprobs:
+    """Log-probabilities of prompt tokens from index ``start`` on.
+
+    Args:
+        start: Index of the first token of ``ids``.
+        ids: The prompt's tokens from there on.
+        logprobs: Of each; None for the first token of the prompt, which nothing precedes.
+        top: The likeliest tokens at each place; empty where none were asked for.
+    """
+
+    start: int
+    ids: tuple[int, ...]
+    logprobs: tuple[float | None, ...]
+    top: tuple[TopLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +316,7 @@ class Event:
         text: New text, final once sent; joined it is ``Output.text``.
         logprobs: The model's log-probability of each id, before temperature and truncation.
         finish: Set in the last event only.
+        top_logprobs: The likeliest tokens at the place of each id; empty where none were asked.
     """
 
     index: int
@@ -263,6 +324,7 @@ class Event:
     text: str
     logprobs: tuple[float, ...]
     finish: Finish | None = None
+    top_logprobs: tuple[TopLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +339,8 @@ class Output:
         usage: Tokens by how they came.
         history: What a state's prompt gains: whole tokens as ids, the kept part of a token that
             a stop string cut as text.
+        top_logprobs: The likeliest tokens at the place of each id; empty where none were asked.
+        input_logprobs: Those of the prompt, where asked for.
     """
 
     text: str
@@ -285,6 +349,8 @@ class Output:
     finish: Finish
     usage: Usage
     history: tuple[Segment, ...]
+    top_logprobs: tuple[TopLogprobs, ...] = ()
+    input_logprobs: InputLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,6 +523,10 @@ class Backend(Protocol):
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The prompt's token ids."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids; control tokens give nothing."""
         ...
 
     def info(self) -> BackendInfo:

@@ -157,6 +157,10 @@ class ScriptedBackend:
         """The code points of the rendered prompt."""
         return [ord(character) for character in self.render(prompt)]
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The characters of these code points."""
+        return "".join(map(chr, ids))
+
     def info(self) -> BackendInfo:
         """A backend without context limit."""
         return BackendInfo(model="scripted")

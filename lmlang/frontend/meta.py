@@ -21,7 +21,7 @@ class Meta:
         scored_tokens: Tokens of choices that were scored.
         seed: The seed of its draws.
         finish: "stop", "eos" or "length"; None for a select.
-        stop: The stop string that ended it.
+        stop: The stop string or token id that ended it.
         logprob: Sum of ``logprobs``; for a select the joint log-probability of what was chosen.
         tokens: All sampled token ids.
         logprobs: The model's log-probability of each token; for a select the joint one of each
@@ -37,7 +37,7 @@ class Meta:
     scored_tokens: int = 0
     seed: int | None = None
     finish: FinishReason | None = None
-    stop: str | None = None
+    stop: str | int | None = None
     logprob: float = 0.0
     tokens: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()

@@ -7,6 +7,7 @@ from lmlang.runtime import openmp  # noqa: F401 - before anything that loads tor
 # isort: split
 import os
 import weakref
+from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -175,6 +176,12 @@ class Runtime:
     def encode(self, prompt: Prompt) -> list[int]:
         """The prompt's token ids."""
         return self._encoder.encode(prompt)
+
+    def decode(self, ids: Seq[int]) -> str:
+        """The text of token ids; control tokens give nothing. ProgramError for an unknown id."""
+        for token in ids:
+            limits.integer("token id", token, 0, self._opened.tokenizer.vocab_size - 1)
+        return self._opened.tokenizer.decode(ids)
 
     def info(self) -> BackendInfo:
         """The model's name and context length."""
