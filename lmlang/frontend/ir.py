@@ -13,13 +13,30 @@ Nodes are pure data: source lines and Python values lie beside them, keyed by th
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from lmlang.frontend.content import content_digest
+
+VERSION = 1
+"""Of the nodes and their meaning; a reader refuses what is newer than itself."""
+
 UNPLACED = -1
-"""The state ids of a node that stands in an expression and has not been appended yet."""
+"""The state ids of a node that stands in an expression or as a value, not in a program's line."""
 
 JoinMode = Literal["gather_variable", "concate_and_append"]
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """Stands for a value that is no data.
+
+    Args:
+        kind: Its type's name, empty where nothing is known of it.
+    """
+
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +48,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Plain text."""
+    """Plain text, whatever it spells.
+
+    Args:
+        text: The text.
+    """
 
     state: int
     made: int
@@ -39,8 +60,40 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Arg:
+    """A hole of a trace: the text of an argument that was not known.
+
+    Args:
+        name: The program's parameter.
+    """
+
+    state: int
+    made: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A hole of a trace: the text of a variable that only a run knows.
+
+    Args:
+        name: The variable.
+        index: Which item of the lists that joins and several samples make, outermost first.
+    """
+
+    state: int
+    made: int
+    name: str
+    index: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Role:
-    """Opens a chat turn."""
+    """Opens a chat turn.
+
+    Args:
+        role: Whose turn it is.
+    """
 
     state: int
     made: int
@@ -49,7 +102,11 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class EndRole:
-    """Closes the chat turn of this role."""
+    """Closes the open chat turn.
+
+    Args:
+        role: Whose turn it was.
+    """
 
     state: int
     made: int
@@ -58,36 +115,130 @@ class EndRole:
 
 @dataclass(frozen=True, slots=True)
 class Gen:
-    """A generation into a variable; None inherits from the run, an empty name is numbered."""
+    """A generation into a variable; what is not given inherits from the run.
+
+    Args:
+        name: The variable.
+        max_tokens: Tokens at most.
+        min_tokens: Tokens before it may end.
+        n: Samples; more than one make the value a list.
+        stop: Texts that end the output.
+        stop_token_ids: Tokens that end it.
+        stop_regex: Patterns whose match ends it.
+        temperature: 0 is greedy.
+        top_p: Only the likeliest tokens whose probabilities reach this sum.
+        top_k: Only so many of the likeliest tokens.
+        min_p: Only tokens at least this fraction as likely as the likeliest.
+        frequency_penalty: Taken from a token's logit for each time that it came.
+        presence_penalty: Taken from a token's logit once it came.
+        repetition_penalty: Divides the logits of tokens that came.
+        ignore_eos: Go on past the model's own end.
+        return_logprob: Whether log-probabilities are wanted.
+        logprob_start_len: From which prompt token on.
+        top_logprobs_num: Of how many of the likeliest tokens too.
+        return_text_in_logprobs: With the tokens' texts.
+        include_stop: Keep the stop text in the value.
+        logit_bias: What is added to the logits of tokens, by their ids.
+        seed: For this generation's draws.
+    """
 
     state: int
     made: int
     name: str
     max_tokens: int | None = None
+    min_tokens: int | None = None
+    n: int | None = None
+    stop: tuple[str, ...] | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    stop_regex: tuple[str, ...] | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
-    stop: tuple[str, ...] | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
     ignore_eos: bool | None = None
+    return_logprob: bool | None = None
+    logprob_start_len: int | None = None
+    top_logprobs_num: int | None = None
+    return_text_in_logprobs: bool | None = None
+    include_stop: bool | None = None
+    logit_bias: tuple[tuple[int, float], ...] | None = None
     seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """The likeliest of some texts into a variable; an empty name is numbered."""
+    """One of some texts into a variable, by their log-probabilities.
+
+    Args:
+        name: The variable.
+        choices: The texts.
+        ends_turn: Whether the end of the turn is scored too.
+        temperature: Above 0 the choice is drawn.
+        method: The name of the choices method.
+    """
 
     state: int
     made: int
     name: str
     choices: tuple[str, ...]
     ends_turn: bool | None = None
-    """Whether the end of the turn is scored too; None: decided when it is appended."""
+    temperature: float | None = None
+    method: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture; its bytes lie beside the nodes.
+
+    Args:
+        image: Its path, or another name for it.
+        digest: SHA-256 of its bytes, in hexadecimal digits.
+    """
+
+    state: int
+    made: int
+    image: str
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SetVar:
-    """A variable set by the program; its value lies beside the nodes."""
+    """A variable set by the program.
+
+    Args:
+        name: The variable.
+        value: What it is set to.
+    """
+
+    state: int
+    made: int
+    name: str
+    value: Datum = Opaque()
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Begins a variable whose value is the text up to the end of the scope.
+
+    Args:
+        name: The variable.
+    """
+
+    state: int
+    made: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndScope:
+    """Ends the innermost scope of this state.
+
+    Args:
+        name: The variable.
+    """
 
     state: int
     made: int
@@ -96,7 +247,7 @@ class SetVar:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Children that begin where the state is; ``state`` itself goes on."""
+    """Children that begin where the state is; the state itself goes on."""
 
     state: int
     made: tuple[int, ...]
@@ -104,37 +255,130 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The parent, with what its children (their last states, in fork order) bring."""
+    """The parent, with what children of one fork bring.
+
+    Args:
+        children: Their newest states, in fork order.
+        mode: Variables as lists, or text.
+    """
 
     state: int
     made: int
     children: tuple[int, ...]
-    mode: JoinMode
+    mode: JoinMode = "gather_variable"
 
 
-Node: TypeAlias = Start | Text | Role | EndRole | Gen | Select | SetVar | Fork | Join
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Another program begins on this state; what it does follows.
+
+    Args:
+        callee: Its name.
+        arguments: Its arguments by parameter.
+    """
+
+    state: int
+    made: int
+    callee: str
+    arguments: tuple[tuple[str, Datum], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """The end of the program.
+
+    Args:
+        value: What its function returned.
+    """
+
+    state: int
+    value: Datum = None
+
+
+Datum: TypeAlias = bool | int | float | str | Arg | Ref | Opaque | None
+"""A value in a node. Arg and Ref are unplaced here; floats are finite."""
+
+Node: TypeAlias = (
+    Start | Text | Arg | Ref | Role | EndRole | Gen | Select | Image | SetVar | Scope | EndScope
+    | Fork | Join | Call | Return
+)  # fmt: skip
+
+
+def as_datum(value: object) -> Datum:
+    """A Python value as data, or as the `Opaque` that names its type."""
+    if type(value) in (type(None), bool, int, str, Opaque):
+        return value  # type: ignore[return-value]
+    if type(value) is float and math.isfinite(value):
+        return value
+    if isinstance(value, (Arg, Ref)) and value.made == UNPLACED:
+        return value
+    return Opaque(type(value).__name__)
+
+
+def made_by(node: Node) -> tuple[int, ...]:
+    """The states that a node makes."""
+    if isinstance(node, Return):
+        return ()
+    return node.made if isinstance(node.made, tuple) else (node.made,)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a program.
+
+    Args:
+        name: As in the function's signature, stars included.
+        annotation: Its type as text, empty where it has none.
+    """
+
+    name: str
+    annotation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a trace ended before its program did.
+
+    Args:
+        source: The user's line.
+        reason: What there depends on a value that only a run knows.
+    """
+
+    source: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A finished recording: nodes in the order in which they were appended.
+    """A recording or a trace: nodes in the order in which they were appended.
 
     Args:
         name: The program's name.
         nodes: A state is made before it is taken.
+        parameters: Those behind the state, in order.
+        version: Of the nodes and their meaning.
         sources: The user's line (``file.py:12``) of the node that made a state.
+        stopped: Of a trace: where its static part ended, None where it reached the end.
     """
 
     name: str
     nodes: tuple[Node, ...]
+    parameters: tuple[Parameter, ...] = ()
+    version: int = VERSION
     sources: dict[int, str] = field(default_factory=dict, compare=False, repr=False)
+    stopped: Stop | None = field(default=None, compare=False)
+
+    def digest(self) -> str:
+        """SHA-256 of the content, the same everywhere; equal programs have equal ones."""
+        return content_digest((self.version, self))
 
 
 class Recording:
     """A `Program` in the making. Thread-safe: states of one run may be appended to in parallel."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, parameters: tuple[Parameter, ...] = ()) -> None:
         self._name = name
+        self._parameters = parameters
         self._nodes: list[Node] = [Start()]
         self._sources: dict[int, str] = {}
         self._ids = itertools.count(1)
@@ -146,9 +390,11 @@ class Recording:
     def add(self, node: Node, source: str) -> None:
         """Add a node whose states are in place."""
         self._nodes.append(node)
-        for made in node.made if isinstance(node.made, tuple) else (node.made,):
+        for made in made_by(node):
             self._sources[made] = source
 
     def program(self) -> Program:
         """What has been recorded so far."""
-        return Program(self._name, tuple(self._nodes), dict(self._sources))
+        return Program(
+            self._name, tuple(self._nodes), self._parameters, sources=dict(self._sources)
+        )
