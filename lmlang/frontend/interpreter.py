@@ -11,28 +11,15 @@ only queue. Draining is a loop over ready states, so forks of forks need no recu
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from functools import partial
 
 from lmlang.errors import Cancelled, ProgramError, fresh, with_context
-from lmlang.frontend import draws, ir
-from lmlang.frontend import meta as metadata
+from lmlang.frontend import ir, requests
 from lmlang.frontend.dispatcher import dispatcher
 from lmlang.frontend.meta import Meta
+from lmlang.frontend.requests import Answer
 from lmlang.frontend.run import Handle, Operation, Phase, Run, State, Variable
-from lmlang.protocol import (
-    EndTurn,
-    Generation,
-    Output,
-    Prompt,
-    Request,
-    ScoreRequest,
-    Scores,
-    Tag,
-    Text,
-    Tokens,
-    Turn,
-)
+from lmlang.protocol import EndTurn, Prompt, Text, Tokens, Turn
 
 PROMPT_TAIL = 80
 """Characters of the prompt that an error shows."""
@@ -128,18 +115,11 @@ def _perform(state: State, operation: Operation, ready: deque[State]) -> bool:
             state.prompt = state.prompt.append(Turn(node.role))
         case ir.EndRole():
             state.prompt = state.prompt.append(EndTurn())
-        case ir.Gen():
-            return _await(state, operation, state.run.backend.generate(_request(state, operation)))
-        case ir.Select():
-            if len(node.choices) > 1:
-                asked = ScoreRequest(
-                    state.prompt,
-                    node.choices,
-                    bool(node.ends_turn),
-                    Tag(state.run.id, operation.path),
-                )
-                return _await(state, operation, state.run.backend.score(asked))
-            _choose(state, operation, 0, replace(metadata.ONLY_CHOICE, seed=state.run.seed))
+        case ir.Gen() | ir.Select():
+            begun = requests.start(state.run, state.prompt, operation)
+            if not isinstance(begun, Answer):
+                return _await(state, operation, begun)
+            _take(state, operation, begun)
         case ir.SetVar():
             _settle(state.run, operation.variable, operation.value)
         case ir.Fork():
@@ -154,62 +134,17 @@ def _perform(state: State, operation: Operation, ready: deque[State]) -> bool:
     return True
 
 
-def _request(state: State, operation: Operation) -> Request:
-    node, run = operation.node, state.run
-    assert isinstance(node, ir.Gen)
-    given = {
-        "max_tokens": node.max_tokens,
-        "temperature": node.temperature,
-        "top_p": node.top_p,
-        "top_k": node.top_k,
-        "min_p": node.min_p,
-        "stop": node.stop,
-        "ignore_eos": node.ignore_eos,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
-    seed = run.seed if node.seed is None else node.seed
-    return Request(
-        prompt=state.prompt,
-        params=replace(run.params, **given) if given else run.params,  # type: ignore[arg-type]
-        draw_key=draws.draw_key(seed, run.row_key, operation.path),
-        tag=Tag(run.id, operation.path),
-    )
-
-
 def _apply(state: State, operation: Operation, handle: Handle) -> None:
     """Take a backend's answer into the state; raises the error that it is."""
-    answer = _outcome(handle)
-    if isinstance(answer, BaseException):
-        raise fresh(answer)
-    run, node = state.run, operation.node
-    with run.changed:
-        run.usage += answer.usage
-    if isinstance(answer, Output):
-        assert isinstance(node, ir.Gen)
-        for segment in answer.history:
-            state.prompt = state.prompt.append(segment)
-        seed = run.seed if node.seed is None else node.seed
-        found = metadata.of_output(answer, seed)
-        _settle(run, operation.variable, answer.text, answer.text, found)
-    else:
-        assert isinstance(node, ir.Select)
-        chosen, found = metadata.of_scores(answer, len(node.choices))
-        _choose(state, operation, chosen, replace(found, seed=run.seed))
+    _take(state, operation, requests.answer(state.run, operation, handle))
 
 
-def _outcome(handle: Handle) -> Output | Scores | BaseException:
-    if isinstance(handle, Generation):
-        return handle.outcome()
-    if handle.cancelled():
-        return Cancelled("the scoring of choices was cancelled.")
-    return handle.exception() or handle.result()
-
-
-def _choose(state: State, operation: Operation, index: int, found: Meta) -> None:
-    assert isinstance(operation.node, ir.Select)
-    text = operation.node.choices[index]
-    state.prompt = state.prompt.append(Text(text))
-    _settle(state.run, operation.variable, operation.members[index], text, found)
+def _take(state: State, operation: Operation, answer: Answer) -> None:
+    with state.run.changed:
+        state.run.usage += answer.usage
+    for segment in answer.segments:
+        state.prompt = state.prompt.append(segment)
+    _settle(state.run, operation.variable, answer.value, answer.text, answer.meta)
 
 
 def _settle(

@@ -21,9 +21,10 @@ from lmlang.errors import ProgramError, fresh
 from lmlang.frontend import ir
 from lmlang.frontend.dispatcher import dispatcher
 from lmlang.frontend.meta import Meta
+from lmlang.frontend.samples import Samples
 from lmlang.protocol import Backend, Generation, Prompt, SamplingParams, Scores, Segment, Usage
 
-Handle = Generation | Future[Scores]
+Handle = Generation | Samples | Future[Scores]
 
 
 class Phase(Enum):
