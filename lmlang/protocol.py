@@ -225,12 +225,14 @@ class ScoreRequest:
         choices: Continuations, distinct and not empty. Each is tokenised with the text before it.
         end_turn: Score the end-of-turn token behind each choice too.
         tag: Where it comes from.
+        unconditional: Score the tokens of each choice without the prompt too.
     """
 
     prompt: Prompt
     choices: tuple[str, ...]
     end_turn: bool = False
     tag: Tag = field(default=Tag(), compare=False)
+    unconditional: bool = False
 
     def __post_init__(self) -> None:
         if not self.choices:
@@ -355,10 +357,15 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceScore:
-    """One choice's tokens behind the last token common to all choices, and their logprobs."""
+    """One choice's tokens behind the last token common to all choices, and their logprobs.
+
+    ``unconditional`` are those of the same tokens fed alone, the first (which nothing precedes)
+    None; empty where they were not asked for.
+    """
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    unconditional: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

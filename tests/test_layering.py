@@ -14,11 +14,12 @@ PACKAGE = Path(__file__).parent.parent / "lmlang"
 MAY_TAKE = {
     "errors": set(),
     "limits": {"errors"},
+    "noise": set(),
     "protocol": {"errors", "limits"},
-    "kernels": {"errors"},
-    "frontend": {"errors", "limits", "protocol"},
-    "backends": {"errors", "limits", "protocol"},
-    "runtime": {"errors", "limits", "protocol", "kernels"},
+    "kernels": {"errors", "noise"},
+    "frontend": {"errors", "limits", "noise", "protocol"},
+    "backends": {"errors", "limits", "noise", "protocol"},
+    "runtime": {"errors", "limits", "noise", "protocol", "kernels"},
     "testing": {"errors", "limits", "protocol", "frontend", "backends", "runtime"},
     "": {"errors", "protocol", "frontend", "backends", "runtime", "testing"},
     "demo": {"", "errors", "protocol", "frontend", "runtime"},
@@ -27,7 +28,7 @@ MAY_TAKE = {
 }
 """Room to the rooms that its modules may import, besides itself; "" is lmlang/__init__.py."""
 
-STANDARD_ONLY = {"errors", "limits", "protocol", "frontend"}
+STANDARD_ONLY = {"errors", "limits", "noise", "protocol", "frontend"}
 FREE_OF_TORCH = (
     "lmlang", "lmlang.protocol", "lmlang.frontend.program", "lmlang.frontend.interpreter",
     "lmlang.testing", "lmlang.cli", "lmlang.runtime.sequence", "lmlang.runtime.scheduler",

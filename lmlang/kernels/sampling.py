@@ -2,18 +2,8 @@
 
 The drawn token is  argmax over tokens t that survive truncation of  logit[t]/T + G(key, index, t),
 lowest id on ties, with Gumbel noise G that is a pure function of a 64-bit draw key, the token's
-index in its output and the token id. So a draw depends on no batch, no device and no order.
-
-The noise, the same in every implementation (all words 32-bit unsigned, * and + mod 2^32):
-
-    mix(x):  x ^= x >> 16;  x *= 0x7feb352d;  x ^= x >> 15;  x *= 0x846ca68b;  x ^= x >> 16
-    a = mix(low(key) ^ mix(index ^ 0x9e3779b9))          b = mix(high(key) ^ mix(a + 0x85ebca6b))
-    w = mix(mix(t ^ a) + b)                               one word for each token id t
-    u = min((float32(w) + 0.5) * 2^-32, 1 - 2^-24)        in (0, 1)
-    G = -log(-log1p(-u))                                  float32
-
-Sources: Gumbel (1954), the Gumbel-max trick; Wellons, "Prospecting for Hash Functions" (2018),
-for the constants of mix ("lowbias32").
+index in its output and the token id (`lmlang.noise` defines it word by word). So a draw depends on
+no batch, no device and no order.
 """
 
 from __future__ import annotations
@@ -22,24 +12,6 @@ import torch
 from torch import Tensor
 
 _MULTIPLIERS = (0x7FEB352D, 0x846CA68B - (1 << 32))  # as int32
-_WORD = 0xFFFFFFFF
-
-
-def _mix_word(x: int) -> int:
-    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _WORD
-    x = ((x ^ (x >> 15)) * 0x846CA68B) & _WORD
-    return x ^ (x >> 16)
-
-
-def draw_words(key: int, index: int) -> tuple[int, int]:
-    """The words a and b of one draw.
-
-    Args:
-        key: 0 .. 2^64 - 1.
-        index: The token's index in its output, 0 .. 2^32 - 1.
-    """
-    a = _mix_word((key & _WORD) ^ _mix_word(index ^ 0x9E3779B9))
-    return a, _mix_word((key >> 32) ^ _mix_word((a + 0x85EBCA6B) & _WORD))
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
@@ -57,7 +29,7 @@ def gumbel_noise(words: Tensor, vocab: int) -> Tensor:
     """The noise of every token id.
 
     Args:
-        words: int32 [R, 2], the words a and b of each row (their bits).
+        words: int32 [R, 2], the bits of each row's two words (`lmlang.noise.draw_words`).
         vocab: V.
 
     Returns:

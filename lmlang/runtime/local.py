@@ -23,7 +23,16 @@ from lmlang.errors import (
     ProgramError,
     ProgramTypeError,
 )
-from lmlang.protocol import BackendInfo, Generation, Prompt, Request, ScoreRequest, Scores, Text
+from lmlang.protocol import (
+    BackendInfo,
+    Generation,
+    Prompt,
+    Request,
+    SamplingParams,
+    ScoreRequest,
+    Scores,
+    Text,
+)
 from lmlang.runtime.cache.manager import CacheManager
 from lmlang.runtime.cache.pool import KVPool, bytes_per_slot
 from lmlang.runtime.cache.radix import IntArray
@@ -139,13 +148,17 @@ class Runtime:
         try:
             prompt = self._encoder.encode(request.prompt)
             self._check_room(len(prompt), request.params.max_tokens)
+            self._check_ids(request.params)
         except LMLangError as refusal:
             generation.fail(refusal)
             return generation
         output = OutputStream(self._opened.tokenizer, request.params)
-        task = GenerateTask(generation, request.params, request.draw_key, output)
+        first_logit = len(prompt) - 1
+        if request.input_logprobs_from is not None:
+            first_logit = min(first_logit, max(0, request.input_logprobs_from - 1))
         tokens = np.array(prompt, dtype=np.int64)
-        sequence = Sequence(tokens, len(prompt) - 1, request.params.max_tokens, task)
+        task = GenerateTask(generation, output)
+        sequence = Sequence(tokens, first_logit, request.params.max_tokens, task)
         refused = self._engine.submit(sequence)
         if refused is not None:
             generation.fail(refused)
@@ -160,7 +173,7 @@ class Runtime:
         except LMLangError as refusal:
             future.set_exception(refusal)
             return future
-        job = ScoreJob(future, stem, tails)
+        job = ScoreJob(future, stem, tails, request.unconditional)
         refused = self._engine.submit(Sequence(stem, len(stem) - 1, 0, StemTask(job)))
         if refused is not None:
             future.set_exception(refused)
@@ -240,6 +253,14 @@ class Runtime:
         end = self._encoder.end_of_turn(request.prompt) if request.end_turn else None
         closing = [] if end is None else [end]
         return np.array(encoded[0][:common], np.int64), [ids[common:] + closing for ids in encoded]
+
+    def _check_ids(self, params: SamplingParams) -> None:
+        """Refuse token ids that the model does not have."""
+        highest = self._opened.tokenizer.vocab_size - 1
+        for token in params.stop_token_ids:
+            limits.integer("stop_token_ids", token, 0, highest)
+        for token, _ in params.logit_bias:
+            limits.integer("logit_bias", token, 0, highest)
 
     def _check_room(self, prompt: int, max_tokens: int) -> None:
         """Refuse at the door what could never run."""

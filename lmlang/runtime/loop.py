@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lmlang.errors import LMLangError, ModelError
 from lmlang.kernels.sampling import log_normalisers
-from lmlang.protocol import ChoiceScore, Scores, Usage
+from lmlang.protocol import ChoiceScore, InputLogprobs, Scores, TopLogprobs, Usage
 from lmlang.runtime.batch import LogitRows, build_batch
 from lmlang.runtime.cache.manager import CacheManager
 from lmlang.runtime.metrics import Counters, Stats
@@ -33,7 +33,7 @@ from lmlang.runtime.sequence import (
     Sequence,
     StemTask,
     Task,
-    branch_sequence,
+    branches,
 )
 
 Delivery = Callable[[], None]
@@ -155,18 +155,40 @@ class EngineLoop:
             if sequence.lease is None:
                 continue
             if isinstance(task, GenerateTask):
-                drawing.append((sequence, task))
-                draws.append(Draw(rows.start, task.params, task.draw_key, len(task.output.ids)))
+                self._report_inputs(rows, task, logits, normalisers)
+                if not sequence.pending:
+                    drawing.append((sequence, task))
+                    draws.append(_draw(rows.end - 1, sequence, task))
+                continue
+            logprobs = logits[rows.start : rows.end] - normalisers[rows.start : rows.end, None]
+            if isinstance(task, StemTask):
+                self._score_stem(sequence, task.job, logprobs[0], deliveries)
             else:
-                logprobs = logits[rows.start : rows.end] - normalisers[rows.start : rows.end, None]
-                if isinstance(task, StemTask):
-                    self._score_stem(sequence, task.job, logprobs[0], deliveries)
-                else:
-                    self._score_branch(rows, task, logprobs, deliveries)
+                self._score_branch(rows, task, logprobs, deliveries)
         tokens = sample(logits, draws) if draws else []
         for (sequence, task), token, draw in zip(drawing, tokens, draws, strict=True):
             logprob = float(logits[draw.row, token] - normalisers[draw.row])
-            self._accept(sequence, task, token, logprob, deliveries)
+            top = _top(logits[draw.row], float(normalisers[draw.row]), task.request.top_logprobs)
+            self._accept(sequence, task, token, logprob, top, deliveries)
+
+    def _report_inputs(
+        self, rows: LogitRows, task: GenerateTask, logits: Tensor, normalisers: Tensor
+    ) -> None:
+        """Note the log-probabilities of prompt tokens that these rows predict, if asked for."""
+        asked, sequence = task.request.input_logprobs_from, rows.sequence
+        if asked is None or rows.position >= len(sequence.prompt) - 1:
+            return
+        end = min(rows.end, rows.start + len(sequence.prompt) - 1 - rows.position)
+        for row in range(rows.start, end):
+            target = rows.position + row - rows.start + 1
+            if target < asked:
+                continue
+            normaliser = float(normalisers[row])
+            token = int(sequence.prompt[target])
+            task.input_logprobs.append(float(logits[row, token]) - normaliser)
+            top = _top(logits[row], normaliser, task.request.top_logprobs)
+            if top is not None:
+                task.input_top.append(top)
 
     def _advance(self, sequence: Sequence, count: int) -> None:
         """Count computed tokens and give computed prompt tokens to the tree."""
@@ -189,20 +211,22 @@ class EngineLoop:
         task: GenerateTask,
         token: int,
         logprob: float,
+        top: TopLogprobs | None,
         deliveries: list[Delivery],
     ) -> None:
         """One sampled token of one sequence."""
         output, generation = task.output, task.generation
-        if task.params.max_tokens == 0:
+        if task.request.params.max_tokens == 0:
             event = output.end_empty()
         else:
             self.counters.sampled_tokens += 1
-            event = output.accept(token, logprob)
+            event = output.accept(token, logprob, top)
         deliveries.append(partial(generation.push, event))
         if event.finish is None:
             sequence.generated.append(token)
             return
-        answer = output.output(len(sequence.prompt), sequence.cached_tokens)
+        inputs = _inputs(sequence, task)
+        answer = output.output(len(sequence.prompt), sequence.cached_tokens, inputs)
         deliveries.append(partial(generation.complete, answer))
         self.scheduler.remove(sequence)
 
@@ -219,12 +243,11 @@ class EngineLoop:
             [value] if tail else []
             for tail, value in zip(job.tails, logprobs[firsts].tolist(), strict=True)
         ]
-        branches = [
-            branch_sequence(job, choice) for choice, tail in enumerate(job.tails) if len(tail) > 1
-        ]
-        job.branches_left = len(branches)
-        self.scheduler.add_first(branches)
-        if not branches:
+        job.alone_logprobs = [[] for _ in job.tails]
+        following = branches(job)
+        job.branches_left = len(following)
+        self.scheduler.add_first(following)
+        if not following:
             deliveries.append(partial(_complete_scores, job))
 
     def _score_branch(
@@ -232,10 +255,10 @@ class EngineLoop:
     ) -> None:
         """Score some more tokens of one choice; the last branch to end ends the job."""
         job, sequence = task.job, rows.sequence
-        first = rows.position - len(job.stem) + 1
-        targets = job.tails[task.choice][first : first + len(logprobs)]
+        first = rows.position - sequence.first_logit
+        targets = task.targets[first : first + len(logprobs)]
         index = torch.tensor(targets, device=logprobs.device)
-        job.logprobs[task.choice] += logprobs.gather(-1, index[:, None])[:, 0].tolist()
+        task.into += logprobs.gather(-1, index[:, None])[:, 0].tolist()
         if sequence.pending:
             return
         self.scheduler.remove(sequence)
@@ -265,10 +288,45 @@ class EngineLoop:
             self.counters.cached_tokens += sequence.cached_tokens
 
 
+def _draw(row: int, sequence: Sequence, task: GenerateTask) -> Draw:
+    """The draw of a sequence's next token from a row of the logits."""
+    request, output = task.request, task.output
+    return Draw(
+        row,
+        request.params,
+        request.draw_key,
+        len(output.ids),
+        sequence.prompt,
+        sequence.generated,
+        output.barred(),
+    )
+
+
+def _top(logits: Tensor, normaliser: float, count: int) -> TopLogprobs | None:
+    """The likeliest ``count`` tokens of one row; None where none are asked for."""
+    if not count:
+        return None
+    values, ids = torch.topk(logits, min(count, len(logits)))
+    return tuple(zip(ids.tolist(), (values - normaliser).tolist(), strict=True))
+
+
+def _inputs(sequence: Sequence, task: GenerateTask) -> InputLogprobs | None:
+    """What was asked of the prompt's own log-probabilities."""
+    start = task.request.input_logprobs_from
+    if start is None:
+        return None
+    ids = tuple(sequence.prompt[start:].tolist())
+    # Nothing precedes the first token of a prompt.
+    first: list[float | None] = [None] if start == 0 else []
+    before: list[TopLogprobs] = [()] if first and task.request.top_logprobs else []
+    top = (*before, *task.input_top)
+    return InputLogprobs(start, ids, (*first, *task.input_logprobs), top)
+
+
 def _complete_scores(job: ScoreJob) -> None:
     choices = tuple(
-        ChoiceScore(tuple(tail), tuple(logprobs))
-        for tail, logprobs in zip(job.tails, job.logprobs, strict=True)
+        ChoiceScore(tuple(tail), tuple(logprobs), (None, *alone) if job.alone and tail else ())
+        for tail, logprobs, alone in zip(job.tails, job.logprobs, job.alone_logprobs, strict=True)
     )
     usage = Usage(job.prompt_tokens, job.cached_tokens, 0, job.scored_tokens)
     _settle(job.future, Scores(choices, usage))

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from lmlang.protocol import Event, Finish, Output, SamplingParams, Segment, Text, Tokens, Usage
+from lmlang.protocol import (
+    Event,
+    Finish,
+    InputLogprobs,
+    Output,
+    SamplingParams,
+    Segment,
+    Text,
+    Tokens,
+    TopLogprobs,
+    Usage,
+)
 from lmlang.runtime.detokenizer import Detokenizer, StopMatcher, history
 from lmlang.runtime.tokenizer import Tokenizer
 
@@ -19,26 +30,46 @@ class OutputStream:
         self._stops = StopMatcher(params.stop)
         self._logprobs: list[float] = []
         self._shown: list[str] = []
+        self._top: list[TopLogprobs] = []
 
-    def accept(self, token: int, logprob: float) -> Event:
+    def barred(self) -> frozenset[int]:
+        """Ids that must not be drawn next: what would end or garble an output too short to end."""
+        if len(self.ids) >= self._params.min_tokens:
+            return frozenset()
+        tokenizer = self._tokenizer
+        return tokenizer.control_ids | tokenizer.stop_ids | set(self._params.stop_token_ids)
+
+    def accept(self, token: int, logprob: float, top: TopLogprobs | None = None) -> Event:
         """Take the next sampled token; the event's ``finish`` is set where it was the last."""
+        params = self._params
         self.ids.append(token)
         self._logprobs.append(logprob)
-        ended = token in self._tokenizer.stop_ids and not self._params.ignore_eos
-        text, stop = ("", None) if ended else self._stops.push(self._detokenizer.push(token))
+        if top is not None:
+            self._top.append(top)
+        if token in params.stop_token_ids:
+            ended: Finish | None = Finish("stop", token)
+        elif token in self._tokenizer.stop_ids and not params.ignore_eos:
+            ended = Finish("eos")
+        else:
+            ended = None
+        text, stop = ("", None) if ended else self._read(self._detokenizer.push(token))
         if stop is not None:
             self.finish = Finish("stop", stop)
-        elif ended or len(self.ids) >= self._params.max_tokens:
-            text, self.finish = self._flush(text, Finish("eos" if ended else "length"))
+        elif ended is not None or len(self.ids) >= params.max_tokens:
+            more, self.finish = self._flush(ended or Finish("length"))
+            text += more
         self._shown.append(text)
-        return Event(len(self.ids) - 1, (token,), text, (logprob,), self.finish)
+        tops = () if top is None else (top,)
+        return Event(len(self.ids) - 1, (token,), text, (logprob,), self.finish, tops)
 
     def end_empty(self) -> Event:
         """End an output that may have no token at all."""
         self.finish = Finish("length")
         return Event(0, (), "", (), self.finish)
 
-    def output(self, prompt_tokens: int, cached_tokens: int) -> Output:
+    def output(
+        self, prompt_tokens: int, cached_tokens: int, inputs: InputLogprobs | None
+    ) -> Output:
         """The finished output."""
         assert self.finish is not None
         usage = Usage(prompt_tokens, cached_tokens, len(self.ids))
@@ -49,23 +80,32 @@ class OutputStream:
             self.finish,
             usage,
             self._history(),
+            tuple(self._top),
+            inputs,
         )
 
-    def _flush(self, text: str, finish: Finish) -> tuple[str, Finish]:
+    def _read(self, text: str) -> tuple[str, str | None]:
+        """What of new text may be shown, and the stop string that it completes."""
+        if len(self.ids) <= self._params.min_tokens:
+            return text, None
+        shown, stop = self._stops.push(text)
+        return shown + (stop if stop is not None and self._params.include_stop else ""), stop
+
+    def _flush(self, finish: Finish) -> tuple[str, Finish]:
         """What was held back is shown at the end, unless that completes a stop string."""
-        more, stop = self._stops.push(self._detokenizer.finish())
+        more, stop = self._read(self._detokenizer.finish())
         if stop is not None:
-            return text + more, Finish("stop", stop)
-        return text + more + self._stops.finish(), finish
+            return more, Finish("stop", stop)
+        return more + self._stops.finish(), finish
 
     def _history(self) -> tuple[Segment, ...]:
         assert self.finish is not None
         ids, text = tuple(self.ids), "".join(self._shown)
         rest = ""
-        if self.finish.reason == "stop":
+        if isinstance(self.finish.stop, str):
             ids, rest = history(self.ids, text, self._tokenizer)
             text = text.removesuffix(rest)
-        elif self.finish.reason == "eos":
+        elif self.finish.reason != "length":
             ids = ids[:-1]
         segments: list[Segment] = [Tokens(ids, text)] if ids else []
         return (*segments, Text(rest)) if rest else tuple(segments)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lmlang.protocol import Generation, SamplingParams, Scores
+from lmlang.protocol import Generation, Request, Scores, TopLogprobs
 from lmlang.runtime.cache.manager import Lease
 from lmlang.runtime.cache.radix import IntArray
 from lmlang.runtime.output import OutputStream
@@ -76,9 +76,14 @@ class GenerateTask:
     """Sample from the logits until the output ends."""
 
     generation: Generation
-    params: SamplingParams
-    draw_key: int
     output: OutputStream
+    input_logprobs: list[float | None] = field(default_factory=list)
+    input_top: list[TopLogprobs] = field(default_factory=list)
+
+    @property
+    def request(self) -> Request:
+        """What was asked for."""
+        return self.generation.request
 
 
 @dataclass(slots=True)
@@ -92,7 +97,10 @@ class ScoreJob:
     future: Future[Scores]
     stem: IntArray
     tails: list[list[int]]
+    alone: bool = False
+    """Whether each choice is scored without the stem too."""
     logprobs: list[list[float]] = field(default_factory=list)
+    alone_logprobs: list[list[float]] = field(default_factory=list)
     branches_left: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -108,17 +116,28 @@ class StemTask:
 
 @dataclass(slots=True)
 class BranchTask:
-    """Score the second to last token of one choice."""
+    """Score the second to last token of one choice.
+
+    The logits of position ``first_logit + i`` score ``targets[i]``; the result goes to ``into``.
+    """
 
     job: ScoreJob
-    choice: int
+    targets: list[int]
+    into: list[float]
 
 
 Task = GenerateTask | StemTask | BranchTask
 
 
-def branch_sequence(job: ScoreJob, choice: int) -> Sequence:
-    """The sequence that scores the second to last token of one choice."""
-    tail = np.array(job.tails[choice][:-1], dtype=np.int64)
-    prompt = np.concatenate([job.stem, tail])
-    return Sequence(prompt, len(job.stem), 0, BranchTask(job, choice))
+def branches(job: ScoreJob) -> list[Sequence]:
+    """The sequences that score the second to last token of every choice."""
+    made: list[Sequence] = []
+    empty = job.stem[:0]
+    for tail, behind, alone in zip(job.tails, job.logprobs, job.alone_logprobs, strict=True):
+        read = np.array(tail[:-1], dtype=np.int64)
+        places = [(job.stem, behind), (empty, alone)] if job.alone else [(job.stem, behind)]
+        for stem, into in places:
+            if len(read):
+                task = BranchTask(job, tail[1:], into)
+                made.append(Sequence(np.concatenate([stem, read]), len(stem), 0, task))
+    return made

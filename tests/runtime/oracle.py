@@ -32,5 +32,7 @@ def generated(
 
 def choice_logprobs(model: CausalLM, prompt: list[int], choice: list[int]) -> list[float]:
     """The log-probabilities of a choice's ids behind a prompt."""
+    if not choice:
+        return []
     scores = logits(model, [*prompt, *choice]).log_softmax(-1)
     return [scores[len(prompt) - 1 + i, token].item() for i, token in enumerate(choice)]

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmlang.errors import Cancelled
+from lmlang.noise import gumbel
 from lmlang.protocol import (
     Generation,
     Output,
@@ -137,6 +138,108 @@ def test_max_tokens_0_computes_the_prompt_and_gives_nothing(rt: Runtime) -> None
     assert rt.generate(request("hello world and", max_tokens=1)).result().usage.cached_tokens > 0
 
 
+@settings(max_examples=25)
+@given(TEXTS, st.integers(0, 30), st.integers(1, 4), st.sampled_from([2, 512]), st.booleans())
+def test_prompt_logprobs_and_the_likeliest_tokens_are_the_models(
+    text: str, start: int, top: int, budget: int, warm: bool
+) -> None:
+    params = SamplingParams(max_tokens=3, ignore_eos=True)
+    one = Request(Prompt.of(Text(text)), params, 4, top_logprobs=top, input_logprobs_from=start)
+    with runtime(max_batch_tokens=budget) as rt:
+        if warm:
+            rt.generate(request(text, max_tokens=1)).result(timeout=60)
+        generation = rt.generate(one)
+        output = generation.result(timeout=60)
+        rt.check()
+    prompt = TOKENIZER.encode(text)
+    ids = [*prompt, *output.ids]
+    scores = oracle.logits(MODEL, ids).log_softmax(-1)
+    inputs = output.input_logprobs
+    assert inputs is not None
+    assert list(inputs.ids) == prompt[start:]
+    assert len(inputs.logprobs) == len(inputs.top) == len(inputs.ids)
+    for i, token in enumerate(inputs.ids, start):
+        at = i - start
+        if i == 0:
+            assert (inputs.logprobs[at], inputs.top[at]) == (None, ())
+        else:
+            assert inputs.logprobs[at] == pytest.approx(scores[i - 1, token].item(), abs=1e-4)
+            best = scores[i - 1].topk(top).values.tolist()
+            assert [p for _, p in inputs.top[at]] == pytest.approx(best, abs=1e-4)
+    for i, likeliest in enumerate(output.top_logprobs):
+        row = scores[len(prompt) - 1 + i]
+        assert [p for _, p in likeliest] == pytest.approx(row.topk(top).values.tolist(), abs=1e-4)
+        assert all(row[t].item() == pytest.approx(p, abs=1e-4) for t, p in likeliest)
+    assert tuple(t for e in generation.events() for t in e.top_logprobs) == output.top_logprobs
+
+
+def test_min_tokens_keeps_an_output_from_ending(rt: Runtime) -> None:
+    ends = TOKENIZER.stop_ids | TOKENIZER.control_ids
+    bias = dict.fromkeys(TOKENIZER.stop_ids, 100)
+    for key in range(5):
+        one = request("the ", key, max_tokens=9, min_tokens=4, logit_bias=bias)
+        output = rt.generate(one).result(timeout=60)
+        assert (len(output.ids), output.finish.reason) == (5, "eos")
+        assert not ends & set(output.ids[:4])
+    free = rt.generate(request("the ", 3, max_tokens=30, min_tokens=30)).result(timeout=60)
+    stop = free.text[0]
+    cut = rt.generate(request("the ", 3, max_tokens=30, min_tokens=5, stop=stop)).result(timeout=60)
+    assert len(cut.ids) > 5
+    assert cut.ids[:5] == free.ids[:5]
+
+
+def test_a_stop_token_ends_the_output_and_is_not_part_of_it(rt: Runtime) -> None:
+    free = rt.generate(request("the ", 3, max_tokens=12, ignore_eos=True)).result(timeout=60)
+    token = free.ids[6]
+    first = free.ids.index(token)
+    one = request("the ", 3, max_tokens=12, ignore_eos=True, stop_token_ids=[token])
+    output = rt.generate(one).result(timeout=60)
+    assert (output.finish.reason, output.finish.stop) == ("stop", token)
+    assert output.ids == free.ids[: first + 1]
+    assert output.text == TOKENIZER.decode(free.ids[:first])
+    assert [s.ids for s in output.history if isinstance(s, Tokens)] == [free.ids[:first]][:first]
+
+
+def test_a_stop_string_may_be_kept(rt: Runtime) -> None:
+    free = rt.generate(request("user: ", 5, max_tokens=30, ignore_eos=True)).result(timeout=60)
+    stop = free.text[4:6]
+    options = {"max_tokens": 30, "ignore_eos": True, "stop": stop}
+    bare = rt.generate(request("user: ", 5, **options)).result(timeout=60)
+    kept = rt.generate(request("user: ", 5, include_stop=True, **options)).result(timeout=60)
+    assert kept.text == bare.text + stop
+    assert "".join(s.text for s in kept.history) == kept.text  # type: ignore[union-attr]
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(0, 99), st.integers(-2, 2), st.integers(-2, 2), st.sampled_from([0.5, 1.0, 1.7]),
+    st.dictionaries(st.integers(3, 285), st.integers(-100, 100), max_size=4),
+)  # fmt: skip
+def test_penalties_and_bias_equal_their_definition(
+    key: int, frequency: int, presence: int, repetition: float, bias: dict[int, float]
+) -> None:
+    params = SamplingParams(
+        max_tokens=12, temperature=0.7, ignore_eos=True, frequency_penalty=frequency,
+        presence_penalty=presence, repetition_penalty=repetition, logit_bias=bias,  # type: ignore[arg-type]
+    )  # fmt: skip
+    prompt = TOKENIZER.encode("hello world")
+    with runtime() as rt:
+        output = rt.generate(Request(Prompt.of(Text("hello world")), params, key)).result(60)
+    ids: list[int] = []
+    for index in range(12):
+        scores = oracle.logits(MODEL, [*prompt, *ids])[-1].tolist()
+        for token, more in bias.items():
+            scores[token] += more
+        for token in {*prompt, *ids}:
+            old = scores[token]
+            scores[token] = old / repetition if old > 0 else old * repetition
+        for token in set(ids):
+            scores[token] -= frequency * ids.count(token) + presence
+        noisy = [score / 0.7 + gumbel(key, index, t) for t, score in enumerate(scores)]
+        ids.append(max(range(len(noisy)), key=noisy.__getitem__))
+    assert list(output.ids) == ids
+
+
 @settings(max_examples=40)
 @given(
     TEXTS, st.lists(TEXTS, min_size=1, max_size=6, unique=True),
@@ -147,7 +250,8 @@ def test_scores_equal_brute_force(text: str, choices: list[str], budget: int, wa
     with runtime(max_batch_tokens=budget) as rt:
         if warm:
             rt.generate(request("the " + text + choices[0], max_tokens=2)).result()
-        scores = rt.score(ScoreRequest(prompt, tuple(choices))).result(timeout=60)
+        asked = ScoreRequest(prompt, tuple(choices), unconditional=True)
+        scores = rt.score(asked).result(timeout=60)
         rt.check()
     encoded = [TOKENIZER.encode("the " + text + choice) for choice in choices]
     for choice, ids in zip(scores.choices, encoded, strict=True):
@@ -156,6 +260,9 @@ def test_scores_equal_brute_force(text: str, choices: list[str], budget: int, wa
         assert all(other[:common] == ids[:common] for other in encoded)
         wanted = oracle.choice_logprobs(MODEL, ids[:common], list(choice.ids))
         assert list(choice.logprobs) == pytest.approx(wanted, abs=1e-4)
+        assert choice.unconditional[:1] == (None,) * min(1, len(choice.ids))
+        alone = oracle.choice_logprobs(MODEL, list(choice.ids[:1]), list(choice.ids[1:]))
+        assert list(choice.unconditional[1:]) == pytest.approx(alone, abs=1e-4)
 
 
 @pytest.mark.parametrize("at", range(14))

@@ -15,7 +15,7 @@ from lmlang.runtime.sequence import GenerateTask, Sequence
 
 def sequence(prompt: list[int], max_tokens: int) -> Sequence:
     params = SamplingParams(max_tokens=max_tokens)
-    task = GenerateTask(Generation(Request(Prompt(), params)), params, 0, None)  # type: ignore[arg-type]
+    task = GenerateTask(Generation(Request(Prompt(), params)), None)  # type: ignore[arg-type]
     return Sequence(np.array(prompt, dtype=np.int64), len(prompt) - 1, max_tokens, task)
 
 
