@@ -17,6 +17,8 @@ MAX_STOPS = 64
 """Stop strings of one generation."""
 MAX_STOP_CHARACTERS = 1_024
 """Characters of one stop string."""
+MAX_SAMPLES = 1_024
+"""Samples of one generation (n)."""
 MAX_CHOICES = 100_000
 """Choices of one select."""
 MAX_FORKS = 100_000
@@ -24,6 +26,8 @@ MAX_FORKS = 100_000
 MAX_TEMPERATURE = 1_000.0
 """Above this a draw is uniform for any model."""
 MAX_SEED = 2**63 - 1
+MAX_NODES = 10_000_000
+"""Nodes of one program's IR."""
 MAX_TOP_LOGPROBS = 100
 """Likeliest tokens reported beside each token."""
 MAX_TOKEN_IDS = 1_024

@@ -25,16 +25,13 @@ VERSION = 1
 UNPLACED = -1
 """The state ids of a node that stands in an expression or as a value, not in a program's line."""
 
+StateId: TypeAlias = int
 JoinMode = Literal["gather_variable", "concate_and_append"]
 
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """Stands for a value that is no data.
-
-    Args:
-        kind: Its type's name, empty where nothing is known of it.
-    """
+    """Stands for a value that is no data; ``kind`` is its type's name, or empty."""
 
     kind: str = ""
 
@@ -79,12 +76,14 @@ class Ref:
     Args:
         name: The variable.
         index: Which item of the lists that joins and several samples make, outermost first.
+        of: The state whose variable it is, where this state has no such one of its own.
     """
 
     state: int
     made: int
     name: str
     index: tuple[int, ...] = ()
+    of: StateId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +139,7 @@ class Gen:
         include_stop: Keep the stop text in the value.
         logit_bias: What is added to the logits of tokens, by their ids.
         seed: For this generation's draws.
+        reasoning: The model type whose reasoning is cut out, into a variable of its own.
     """
 
     state: int
@@ -166,6 +166,7 @@ class Gen:
     include_stop: bool | None = None
     logit_bias: tuple[tuple[int, float], ...] | None = None
     seed: int | None = None
+    reasoning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,10 +307,9 @@ Node: TypeAlias = (
 
 def as_datum(value: object) -> Datum:
     """A Python value as data, or as the `Opaque` that names its type."""
-    if type(value) in (type(None), bool, int, str, Opaque):
+    plain = type(value) in (type(None), bool, int, str, Opaque)
+    if plain or (type(value) is float and math.isfinite(value)):
         return value  # type: ignore[return-value]
-    if type(value) is float and math.isfinite(value):
-        return value
     if isinstance(value, (Arg, Ref)) and value.made == UNPLACED:
         return value
     return Opaque(type(value).__name__)
@@ -358,7 +358,7 @@ class Program:
         parameters: Those behind the state, in order.
         version: Of the nodes and their meaning.
         sources: The user's line (``file.py:12``) of the node that made a state.
-        stopped: Of a trace: where its static part ended, None where it reached the end.
+        stopped: Of a trace that did not reach the end: where its static part ended.
     """
 
     name: str
