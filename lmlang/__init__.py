@@ -13,6 +13,11 @@ from lmlang.frontend import defaults as _defaults
 
 if TYPE_CHECKING:
     from lmlang import testing
+    from lmlang.backends.hosted import (
+        OpenAI,
+        RuntimeEndpoint,
+        connect,
+    )
     from lmlang.errors import (
         BackendError,
         Cancelled,
@@ -24,14 +29,28 @@ if TYPE_CHECKING:
         ProgramError,
         ProgramTypeError,
     )
-    from lmlang.frontend.choices import joint
-    from lmlang.frontend.defaults import flush_cache, set_default_backend, use
+    from lmlang.frontend.choices import (
+        ChoicesDecision,
+        greedy_token_selection,
+        joint,
+        token_length_normalized,
+        unconditional_likelihood_normalized,
+    )
+    from lmlang.frontend.defaults import (
+        flush_cache,
+        set_default_backend,
+        use,
+    )
     from lmlang.frontend.dsl import (
         assistant,
         assistant_begin,
         assistant_end,
         gen,
+        gen_int,
+        gen_string,
+        image,
         select,
+        separate_reasoning,
         system,
         system_begin,
         system_end,
@@ -39,12 +58,28 @@ if TYPE_CHECKING:
         user_begin,
         user_end,
     )
-    from lmlang.frontend.meta import Meta
-    from lmlang.frontend.program import function
-    from lmlang.frontend.recorder import ProgramState
-    from lmlang.frontend.rows import BatchResult
-    from lmlang.protocol import Backend
-    from lmlang.runtime.local import Runtime
+    from lmlang.frontend.meta import (
+        Meta,
+    )
+    from lmlang.frontend.program import (
+        function,
+    )
+    from lmlang.frontend.recorder import (
+        ProgramState,
+    )
+    from lmlang.frontend.rows import (
+        BatchResult,
+    )
+    from lmlang.frontend.settings import (
+        get_server_info,
+        global_config,
+    )
+    from lmlang.protocol import (
+        Backend,
+    )
+    from lmlang.runtime.local import (
+        Runtime,
+    )
     from lmlang.runtime.local import Runtime as Engine
 
 __version__ = "0.1.0"
@@ -55,29 +90,42 @@ __all__ = [
     "BatchResult",
     "Cancelled",
     "CaptureError",
+    "ChoicesDecision",
     "ContextOverflow",
     "Engine",
     "LMLangError",
     "LimitExceeded",
     "Meta",
     "ModelError",
+    "OpenAI",
     "ProgramError",
     "ProgramState",
     "ProgramTypeError",
     "Runtime",
+    "RuntimeEndpoint",
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "connect",
     "flush_cache",
     "function",
     "gen",
+    "gen_int",
+    "gen_string",
+    "get_server_info",
+    "global_config",
+    "greedy_token_selection",
+    "image",
     "joint",
     "select",
+    "separate_reasoning",
     "set_default_backend",
     "system",
     "system_begin",
     "system_end",
     "testing",
+    "token_length_normalized",
+    "unconditional_likelihood_normalized",
     "use",
     "user",
     "user_begin",
@@ -97,14 +145,33 @@ _ROOMS = {
         "ProgramTypeError",
     ),
     "protocol": ("Backend",),
-    "frontend.choices": ("joint",),
-    "frontend.defaults": ("flush_cache", "set_default_backend", "use"),
+    "backends.hosted": (
+        "OpenAI",
+        "RuntimeEndpoint",
+        "connect",
+    ),
+    "frontend.choices": (
+        "ChoicesDecision",
+        "greedy_token_selection",
+        "joint",
+        "token_length_normalized",
+        "unconditional_likelihood_normalized",
+    ),
+    "frontend.defaults": (
+        "flush_cache",
+        "set_default_backend",
+        "use",
+    ),
     "frontend.dsl": (
         "assistant",
         "assistant_begin",
         "assistant_end",
         "gen",
+        "gen_int",
+        "gen_string",
+        "image",
         "select",
+        "separate_reasoning",
         "system",
         "system_begin",
         "system_end",
@@ -116,6 +183,10 @@ _ROOMS = {
     "frontend.program": ("function",),
     "frontend.recorder": ("ProgramState",),
     "frontend.rows": ("BatchResult",),
+    "frontend.settings": (
+        "get_server_info",
+        "global_config",
+    ),
     "runtime.local": ("Runtime",),
 }
 _HOME = {name: (room, name) for room, names in _ROOMS.items() for name in names}

@@ -102,7 +102,7 @@ def _choose(runtime: lm.Runtime, say: Say) -> None:
     question = "Which city is the capital of Italy: Milan, Rome or Venice?"
     say(f"> {question}")
     state = choose.run(question=question, backend=runtime)
-    for city, probability in zip(CITIES, state.meta("city").probs, strict=True):
+    for city, probability in state.meta("city").probs.items():
         chosen = "  <- chosen" if city == state["city"] else ""
         say(f"  {city:<7} {probability:6.1%}{chosen}")
 

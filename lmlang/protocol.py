@@ -52,7 +52,22 @@ class Tokens:
     text: str
 
 
-Segment: TypeAlias = Text | Turn | EndTurn | Tokens
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture, for backends whose `BackendInfo.has_vision` is true.
+
+    Args:
+        digest: SHA-256 of ``data``, in hexadecimal digits.
+        name: Its path, or what else it came from; for display.
+        data: The bytes of its file.
+    """
+
+    digest: str
+    name: str = field(compare=False)
+    data: bytes = field(repr=False, compare=False)
+
+
+Segment: TypeAlias = Text | Turn | EndTurn | Tokens | Image
 
 
 class Prompt:
@@ -505,12 +520,14 @@ class BackendInfo:
         context_length: Tokens of prompt and output together, None where unknown.
         can_score: Whether `Backend.score` gives exact log-probabilities.
         has_tokens: Whether `Backend.encode` gives token ids.
+        has_vision: Whether prompts may hold an `Image`.
     """
 
     model: str
     context_length: int | None = None
     can_score: bool = True
     has_tokens: bool = True
+    has_vision: bool = False
 
 
 class Backend(Protocol):

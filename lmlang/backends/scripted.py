@@ -1,13 +1,8 @@
-"""ScriptedBackend: answers that a test wrote, tokens that are characters, and no model.
-
-render   Turn(user) Text("Hi") EndTurn   ->   "<user>Hi</user>"
-encode   one token for each character of that, its code point; END is 0x110000
-"""
+"""ScriptedBackend: answers that a test wrote, tokens that are characters, and no model."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -15,27 +10,19 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Literal, TypeAlias
 
+from lmlang.backends.characters import END, decoded, output_of, rendered, tell
 from lmlang.errors import BackendError, Cancelled, ProgramError
 from lmlang.protocol import (
     BackendInfo,
     ChoiceScore,
-    EndTurn,
-    Event,
-    Finish,
     Generation,
     Output,
     Prompt,
     Request,
     ScoreRequest,
     Scores,
-    Segment,
-    Tokens,
-    Turn,
     Usage,
 )
-
-END = 0x110000
-"""The token that ends an output: the first number that is no code point."""
 
 Answers: TypeAlias = Sequence[str] | Callable[[str], str]
 Scoring: TypeAlias = Mapping[str, float] | Callable[[str, str], float]
@@ -76,7 +63,9 @@ class ScriptedBackend:
         fail_at: Number (from 0, generations and scorings together) of the call that fails.
         error: What it fails with; None: a BackendError.
         completes: "at once" on the caller's thread; "on a thread" of the backend's own; "when
-            released" by `release`.
+            released" by `release`, which is how a test delays an answer without sleeping.
+        vision: Whether prompts may hold pictures.
+        chunk: Tokens in one event of a stream; None: all of them.
 
     Attributes:
         requests: Everything asked for, in order of arrival.
@@ -90,6 +79,8 @@ class ScriptedBackend:
         fail_at: int | None = None,
         error: BaseException | None = None,
         completes: Completes = "at once",
+        vision: bool = False,
+        chunk: int | None = None,
     ) -> None:
         if isinstance(answers, str):
             raise ProgramError("answers is one string: give a list of answers or a function.")
@@ -102,6 +93,8 @@ class ScriptedBackend:
         self._fail_at = fail_at
         self._error = error
         self._completes = completes
+        self._vision = vision
+        self._chunk = chunk
         self._changed = threading.Condition()
         self._pending: deque[_Call] = deque()
         self._thread: threading.Thread | None = None
@@ -116,8 +109,7 @@ class ScriptedBackend:
 
         def answer() -> None:
             output = self._output(request)
-            generation.push(Event(0, output.ids, output.text, output.logprobs, output.finish))
-            generation.complete(output)
+            tell(generation, output, self._chunk or len(output.ids) or 1)
 
         self._take(request, _Call(request, generation, answer, generation.fail))
         return generation
@@ -141,17 +133,7 @@ class ScriptedBackend:
 
     def render(self, prompt: Prompt) -> str:
         """The prompt as text, turns as ``<role>…</role>``."""
-        parts: list[str] = []
-        role = ""
-        for segment in prompt.segments():
-            if isinstance(segment, Turn):
-                role = segment.role
-                parts.append(f"<{role}>")
-            elif isinstance(segment, EndTurn):
-                parts.append(f"</{role}>")
-            else:
-                parts.append(segment.text)
-        return "".join(parts)
+        return rendered(prompt, self._vision)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The code points of the rendered prompt."""
@@ -159,11 +141,11 @@ class ScriptedBackend:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The characters of these code points."""
-        return "".join(map(chr, ids))
+        return decoded(ids)
 
     def info(self) -> BackendInfo:
         """A backend without context limit."""
-        return BackendInfo(model="scripted")
+        return BackendInfo(model="scripted", has_vision=self._vision)
 
     def flush_cache(self) -> None:
         """There is no cache."""
@@ -271,29 +253,8 @@ class ScriptedBackend:
     def _output(self, request: Request) -> Output:
         """What the script answers, cut by stop strings and max_tokens as a model's output is."""
         prompt = self.render(request.prompt)
-        params = request.params
         answer = self._answer_to(request, prompt)
-        text = answer
-        if params.ignore_eos:  # an end that is ignored: the answer goes on from its beginning
-            text = (answer or " ") * math.ceil(params.max_tokens / len(answer or " "))
-        text = text[: params.max_tokens]
-        ids = tuple(map(ord, text))
-        finish = Finish("length")
-        found = [(text.find(stop) + len(stop), stop) for stop in params.stop if stop in text]
-        if found:
-            end, stop = min(found)
-            ids, text, finish = ids[:end], text[: end - len(stop)], Finish("stop", stop)
-        elif len(ids) < params.max_tokens:
-            ids, finish = (*ids, END), Finish("eos")
-        history: tuple[Segment, ...] = (Tokens(ids[: len(text)], text),) if text else ()
-        return Output(
-            text=text,
-            ids=ids,
-            logprobs=(-1.0,) * len(ids),
-            finish=finish,
-            usage=Usage(prompt_tokens=len(prompt), generated_tokens=len(ids)),
-            history=history,
-        )
+        return output_of(request, lambda: prompt, len(prompt), answer, lambda n: (-1.0,) * n)
 
     def _scored(self, request: ScoreRequest) -> Scores:
         prompt = self.render(request.prompt)
@@ -302,7 +263,8 @@ class ScriptedBackend:
             ids = (*map(ord, choice), *((END,) if request.end_turn else ()))
             # The joint log-probability is the first token's; the others are certain.
             logprobs = (self._score_of(prompt, choice), *(0.0 for _ in ids[1:]))
-            choices.append(ChoiceScore(ids, logprobs))
+            alone = (None, *(-1.0 for _ in ids[1:])) if request.unconditional else ()
+            choices.append(ChoiceScore(ids, logprobs, alone))
         scored = sum(len(choice.ids) for choice in choices)
         return Scores(tuple(choices), Usage(prompt_tokens=len(prompt), scored_tokens=scored))
 

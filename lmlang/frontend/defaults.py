@@ -48,6 +48,11 @@ def set_default_backend(backend: Backend | None) -> None:
         _defaults.backend = checked
 
 
+def default_backend() -> Backend | None:
+    """The backend that was set for all runs, or the embedded one once it is loaded."""
+    return _defaults.backend
+
+
 class use:  # noqa: N801 - a word of the language
     """``with lm.use(backend):`` runs in this block use it; safe in threads and tasks."""
 
@@ -69,16 +74,16 @@ class use:  # noqa: N801 - a word of the language
 
 def flush_cache(backend: Backend | None = None) -> None:
     """Forget all cached prefixes that nothing uses, of this backend or the one in use."""
-    chosen = _chosen(backend)
-    if chosen is not None:
-        chosen.flush_cache()
+    found = chosen(backend)
+    if found is not None:
+        found.flush_cache()
 
 
 def resolve(backend: Backend | None) -> Backend:
     """The backend of a run that was given ``backend`` (None: nothing)."""
-    chosen = _chosen(backend)
-    if chosen is not None:
-        return chosen
+    found = chosen(backend)
+    if found is not None:
+        return found
     with _defaults.lock:
         if _defaults.backend is None:
             if _defaults.factory is None:
@@ -105,7 +110,8 @@ def checked_backend(backend: object) -> Backend:
     return cast(Backend, backend)
 
 
-def _chosen(backend: Backend | None) -> Backend | None:
+def chosen(backend: Backend | None) -> Backend | None:
+    """The backend given, in use or set; None where that is the embedded model, not yet loaded."""
     if backend is not None:
         return checked_backend(backend)
     in_use = _in_use.get()

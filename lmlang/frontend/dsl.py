@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from lmlang import limits
-from lmlang.errors import ProgramError, ProgramTypeError, quote
-from lmlang.frontend import expression
-from lmlang.frontend.choices import joint
-from lmlang.frontend.expression import Expression, Leaf, checked_text
-from lmlang.frontend.ir import UNPLACED, Gen, Select
-from lmlang.frontend.options import LATER_IN_GEN, refuse_later
-from lmlang.protocol import ChoiceScore, SamplingParams
-
-ChoicesMethod = Callable[[Sequence[ChoiceScore]], tuple[float, ...]]
+from lmlang.errors import ProgramError, ProgramTypeError
+from lmlang.frontend import expression, reasoning
+from lmlang.frontend.choices import METHODS, BuiltIn, ChoicesMethod, greedy_token_selection
+from lmlang.frontend.expression import Expression, Leaf, as_expression, checked_text
+from lmlang.frontend.images import read_image
+from lmlang.frontend.ir import UNPLACED, Gen, Image, Select
+from lmlang.frontend.members import members_of
+from lmlang.frontend.options import (
+    LATER_IN_GEN,
+    REPORTING,
+    SAMPLING,
+    checked_n,
+    checked_reporting,
+    checked_sampling,
+    refuse_later,
+)
+from lmlang.frontend.settings import global_config
 
 _INERT_IN_SELECT: Final = (
-    "max_tokens",
-    "stop",
-    "top_p",
-    "top_k",
-    "min_p",
-    "ignore_eos",
+    "n",
     "seed",
+    *REPORTING,
+    *(name for name in SAMPLING if name != "temperature"),
 )
 
 
-def gen(  # noqa: D417 - the others are listed in options.LATER_IN_GEN
+def gen(
     name: str | None = None,
     max_tokens: int | None = None,
     min_tokens: int | None = None,
@@ -65,23 +69,44 @@ def gen(  # noqa: D417 - the others are listed in options.LATER_IN_GEN
 ) -> Expression:
     """A generation into the variable ``name`` (or ``_0``, ``_1``, …); None inherits from the run.
 
-    Keywords that are not described here belong to later versions and raise.
-
     Args:
         name: The variable.
         max_tokens: Tokens at most; 0 gives "".
+        min_tokens: So many tokens before it may end; stop strings are content until then.
+        n: Samples. For more than one the value is their list, and the state goes on with the
+            first.
         stop: Texts that end the output; they are trimmed.
+        stop_token_ids: Tokens that end the output and are no part of its text.
+        stop_regex: Not available in this version.
         temperature: 0 is greedy.
         top_p: Only the likeliest tokens whose probabilities reach this sum.
         top_k: Only the k likeliest tokens; -1 for all.
         min_p: Only tokens at least this fraction as likely as the likeliest.
+        frequency_penalty: Taken from a token's logit for each time it stands in the output.
+        presence_penalty: Taken from a token's logit once it stands in the output.
         ignore_eos: Go on past the model's own end.
+        return_logprob: Tell log-probabilities in ``s.get_meta_info(name)``; ``s.meta(name)``
+            always has those of the output.
+        logprob_start_len: From this prompt token on, tell those of the prompt too; -1: none.
+        top_logprobs_num: Tell so many of the likeliest tokens beside each.
+        return_text_in_logprobs: Tell the texts of these tokens.
+        dtype: Not available in this version.
         choices: Makes it ``select(name, choices)``.
         choices_method: As in `select`.
+        regex: Not available in this version.
+        json_schema: Not available in this version.
+        type: Not available in this version.
+        ebnf: Not available in this version.
+        think: Not available in this version.
+        heal: Not available in this version.
+        include_stop: Keep the stop text in the value.
+        logit_bias: What is added to the logits of tokens, by their ids.
         seed: For this generation's draws, instead of the run's.
+        repetition_penalty: Divides the logits of tokens in prompt or output; 1 is none.
 
     Raises:
-        ProgramError: A value is out of range, or not available in this version.
+        ProgramError: A value is out of range, contradicts another, or is not available in this
+            version.
     """
     given = dict(locals())
     variable = _name(name, "gen")
@@ -93,65 +118,183 @@ def gen(  # noqa: D417 - the others are listed in options.LATER_IN_GEN
                     f"gen: {inert} cannot act beside choices, which are scored and not "
                     "generated: leave it out."
                 )
-        drawn = 0.0 if temperature is None else temperature
-        return select(name, choices, drawn, choices_method or joint)
+        return select(name, choices, 0.0 if temperature is None else temperature, choices_method)
     if choices_method is not None:
         raise ProgramError("gen: choices_method needs choices: give them or leave it out.")
-    acting = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "ignore_eos", "stop")
-    params = {key: given[key] for key in acting if given[key] is not None}
-    checked = SamplingParams(**params)
     node = Gen(
         UNPLACED,
         UNPLACED,
         variable,
-        **{key: getattr(checked, key) for key in params},
+        **checked_sampling("gen", given),  # type: ignore[arg-type]
+        **checked_reporting("gen", given),  # type: ignore[arg-type]
+        n=None if n is None else checked_n(n),
         seed=None if seed is None else limits.integer("seed", seed, 0, limits.MAX_SEED),
     )
     return Expression((Leaf(node),))
+
+
+def gen_int(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    stop_token_ids: Sequence[int] | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    ignore_eos: bool | None = None,
+    return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
+    top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
+) -> Expression:
+    """An integer into the variable ``name``: not available in this version."""
+    raise _later("gen_int")
+
+
+def gen_string(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    stop_token_ids: Sequence[int] | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    ignore_eos: bool | None = None,
+    return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
+    top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
+) -> Expression:
+    """A quoted string into the variable ``name``: not available in this version."""
+    raise _later("gen_string")
+
+
+def _later(word: str) -> ProgramError:
+    return ProgramError(
+        f"{word} is not available in this version of lmlang: write lm.gen(name, stop=…) and read "
+        "the value from its text."
+    )
 
 
 def select(
     name: str | None = None,
     choices: Any = None,
     temperature: float = 0.0,
-    choices_method: ChoicesMethod = joint,
+    choices_method: ChoicesMethod | None = None,
     *,
     ends_turn: bool | None = None,
 ) -> Expression:
-    """The likeliest of ``choices`` into the variable ``name``; its text is appended.
+    """One of ``choices`` into the variable ``name``, by their scores; its text is appended.
 
     Args:
         name: The variable; its value is the chosen member itself.
         choices: Strings, Enum members, ints, bools or None in a list or tuple; an Enum class; a
             Literal; or a dict of label (the value) to text.
-        temperature: 0; drawing is not available in this version.
-        choices_method: `joint`; others are not available in this version.
+        temperature: 0 takes what the method decides for; above 0 the choice is drawn, with its
+            score divided by it as log-probability.
+        choices_method: `joint`, `token_length_normalized`, `greedy_token_selection`,
+            `unconditional_likelihood_normalized` or one of your own; None:
+            ``global_config.default_choices_method``, which is `joint`.
         ends_turn: Score the end of the turn behind each choice too. By default where the
             appended expression itself ends it there, as in ``lm.assistant(lm.select(…))``.
 
     Raises:
-        ProgramError: No choices, an empty one, one twice, or something not available.
+        ProgramError: No choices, an empty one, two that are equal, a method that is none, or a
+            temperature for a method without scores to draw from.
     """
     variable = _name(name, "select")
-    if limits.number("temperature", temperature, 0.0, limits.MAX_TEMPERATURE) > 0:
-        raise ProgramError(
-            f"select: temperature={temperature:g} is not available in this version of lmlang: "
-            "leave it out, and read s.meta(name).probs to draw yourself."
+    members, texts = members_of(choices)
+    method = global_config.default_choices_method if choices_method is None else choices_method
+    if not callable(method):
+        raise ProgramTypeError(
+            f"select: choices_method is a {type(method).__name__}: give a choices method, such as "
+            "lm.joint or lm.token_length_normalized."
         )
-    if choices_method is not joint:
+    own = not isinstance(method, BuiltIn)
+    drawn = limits.number("temperature", temperature, 0.0, limits.MAX_TEMPERATURE)
+    if drawn and (own or method is greedy_token_selection):
         raise ProgramError(
-            "select: a choices_method other than lm.joint is not available in this version of "
-            "lmlang: leave it out."
+            f"select: temperature={drawn:g} cannot act with {_method_name(method)}, which gives "
+            "no scores to draw from: leave it out, or use lm.joint."
         )
-    members, texts = _members(choices)
     node = Select(
         UNPLACED,
         UNPLACED,
         variable,
         texts,
         None if ends_turn is None else limits.boolean("ends_turn", ends_turn),
+        drawn or None,
+        None if method is METHODS["joint"] else _method_name(method),
     )
-    return Expression((Leaf(node, members),))
+    return Expression((Leaf(node, members, method if own else None),))
+
+
+def _method_name(method: object) -> str:
+    for holder in (method, type(method)):
+        found = getattr(holder, "name", None) or getattr(holder, "__name__", None)
+        if isinstance(found, str) and found:
+            return found
+    return "a method of its own"
+
+
+def image(source: Any) -> Expression:
+    """A picture, for a backend that has vision.
+
+    Args:
+        source: The path of its file, the bytes of it, or a PIL image. Read at once.
+
+    Raises:
+        ProgramError: It cannot be read, is empty or too large.
+    """
+    found = read_image(source)
+    node = Image(UNPLACED, UNPLACED, found.name, found.digest)
+    return Expression((Leaf(node, beside=found),))
+
+
+def separate_reasoning(
+    expr: str | Expression | None = None, model_type: str | None = None
+) -> Expression:
+    """``expr`` with the reasoning cut out of its generations.
+
+    ``s["x"]`` is then the answer alone, ``s["x_reasoning_content"]`` the reasoning, which leaves
+    the prompt too. Selects have none and stay as they are.
+
+    Args:
+        expr: What generates, as in ``lm.gen("x")``; its generations have names.
+        model_type: Whose markers: "deepseek-r1", "qwen3", "qwen3-thinking", "glm45", "kimi" or
+            "step3".
+
+    Raises:
+        ProgramError: An unknown model type, or nothing in expr generates under a name.
+    """
+    markers = reasoning.checked_type(model_type)
+    leaves = as_expression("" if expr is None else expr).leaves
+    if not any(isinstance(leaf.node, Gen) for leaf in leaves):
+        raise ProgramError(
+            'separate_reasoning: nothing in it generates: write separate_reasoning(lm.gen("x"), '
+            "model_type=…)."
+        )
+    if any(isinstance(leaf.node, Gen) and not leaf.node.name for leaf in leaves):
+        raise ProgramError(
+            "separate_reasoning: a generation has no name, which the variable of its reasoning "
+            'is called after: write lm.gen("x").'
+        )
+    return Expression(
+        tuple(
+            replace(leaf, node=replace(leaf.node, reasoning=markers))
+            if isinstance(leaf.node, Gen)
+            else leaf
+            for leaf in leaves
+        )
+    )
 
 
 def _name(name: object, where: str) -> str:
@@ -170,57 +313,6 @@ def _name(name: object, where: str) -> str:
     if not name:
         raise ProgramError(f"{where}: name='' is empty: give a name, or leave it out.")
     return checked_text(name)
-
-
-def _members(choices: object) -> tuple[tuple[object, ...], tuple[str, ...]]:
-    """The values of choices and their texts."""
-    if typing.get_origin(choices) is typing.Literal:
-        choices = typing.get_args(choices)
-    members: tuple[object, ...]
-    if isinstance(choices, Mapping):
-        members = tuple(choices)
-        texts = tuple(_label_text(label, text) for label, text in choices.items())
-    elif isinstance(choices, (list, tuple)) or (
-        isinstance(choices, type) and issubclass(choices, Enum)
-    ):
-        members = tuple(choices)
-        texts = tuple(_choice_text(member) for member in members)
-    else:
-        raise ProgramTypeError(
-            f"choices={quote(repr(choices))[1:-1]} must be a list, a tuple, an Enum, a Literal "
-            f'or a dict of label to text, not {type(choices).__name__}: write ["yes", "no"].'
-        )
-    if not texts:
-        raise ProgramError("choices=[]: there is nothing to choose from; give at least one.")
-    if len(texts) > limits.MAX_CHOICES:
-        raise ProgramError(f"{len(texts):,} choices: at most {limits.MAX_CHOICES:,} are allowed.")
-    seen: set[str] = set()
-    for text in texts:
-        if not text:
-            raise ProgramError("a choice is the empty text '': every choice needs some text.")
-        if text in seen:
-            raise ProgramError(f"the choice {quote(text)} stands twice: choices must differ.")
-        seen.add(text)
-    return members, texts
-
-
-def _label_text(label: object, text: object) -> str:
-    if not isinstance(text, str):
-        raise ProgramTypeError(
-            f"the choice {quote(repr(label))[1:-1]} has a {type(text).__name__} as its text: "
-            "a dict of choices maps each label to a string."
-        )
-    return checked_text(text)
-
-
-def _choice_text(member: object) -> str:
-    value = member.value if isinstance(member, Enum) else member
-    if value is None or isinstance(value, (str, bool, int)):
-        return checked_text(value if isinstance(value, str) else str(value))
-    raise ProgramTypeError(
-        f"the choice {quote(repr(member))[1:-1]} of type {type(member).__name__} has no text of "
-        "its own: give strings, Enum members, ints, bools, or a dict of label to text."
-    )
 
 
 def system(expr: str | Expression | None = None) -> Expression:

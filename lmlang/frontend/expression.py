@@ -9,17 +9,24 @@ from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
 from lmlang.errors import ProgramError, ProgramTypeError, quote
-from lmlang.frontend.ir import UNPLACED, EndRole, Gen, Role, Select, Text
+from lmlang.frontend.ir import UNPLACED, EndRole, Gen, Image, Role, Select, Text
 
-Appendable: TypeAlias = Text | Role | EndRole | Gen | Select
+Appendable: TypeAlias = Text | Role | EndRole | Gen | Select | Image
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One unplaced node, and the Python values of its choices where it has some."""
+    """One unplaced node and what lies beside it.
+
+    Args:
+        node: The node.
+        members: Of a select: the Python values of its choices.
+        beside: Of a select: a choices method of the program's own; of an image: its segment.
+    """
 
     node: Appendable
     members: tuple[object, ...] = ()
+    beside: object = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from lmlang.frontend.dispatcher import dispatcher
 from lmlang.frontend.meta import Meta
 from lmlang.frontend.requests import Answer
 from lmlang.frontend.run import Handle, Operation, Phase, Run, State, Variable
-from lmlang.protocol import EndTurn, Prompt, Text, Tokens, Turn
+from lmlang.protocol import EndTurn, Image, Prompt, Text, Tokens, Turn
 
 PROMPT_TAIL = 80
 """Characters of the prompt that an error shows."""
@@ -120,6 +120,10 @@ def _perform(state: State, operation: Operation, ready: deque[State]) -> bool:
             if not isinstance(begun, Answer):
                 return _await(state, operation, begun)
             _take(state, operation, begun)
+        case ir.Image():
+            requests.check_vision(state.run.backend)
+            assert isinstance(operation.value, Image)
+            state.prompt = state.prompt.append(operation.value)
         case ir.SetVar():
             _settle(state.run, operation.variable, operation.value)
         case ir.Fork():
@@ -144,6 +148,8 @@ def _take(state: State, operation: Operation, answer: Answer) -> None:
         state.run.usage += answer.usage
     for segment in answer.segments:
         state.prompt = state.prompt.append(segment)
+    for (variable, _), value in zip(operation.gathered, answer.beside, strict=True):
+        _settle(state.run, variable, value)
     _settle(state.run, operation.variable, answer.value, answer.text, answer.meta)
 
 

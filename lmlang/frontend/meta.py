@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from lmlang.errors import BackendError
-from lmlang.frontend.choices import argmax, entropy, joint, margin, softmax
-from lmlang.protocol import FinishReason, Output, Scores
+from lmlang.frontend.choices import entropy, joint_logprobs, margin, softmax
+from lmlang.frontend.options import SILENT, Report
+from lmlang.protocol import ChoiceScore, FinishReason, InputLogprobs, Output, TopLogprobs, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,7 @@ class Meta:
     """What ``s.meta("x")`` returns; thread-safe, a value.
 
     Args:
+        id: Of the request: the run's, and the operation's place in it.
         prompt_tokens: Tokens of the prompt.
         cached_tokens: Those of them that were not computed anew.
         generated_tokens: Sampled tokens, dropped ones at the end included.
@@ -25,12 +28,21 @@ class Meta:
         logprob: Sum of ``logprobs``; for a select the joint log-probability of what was chosen.
         tokens: All sampled token ids.
         logprobs: The model's log-probability of each token; for a select the joint one of each
-            choice (empty where a single choice needed no scoring).
-        probs: Select: probabilities among the choices, in their order; they sum to 1.
-        margin: Select: how much likelier the chosen one is than the next.
+            choice by its member (empty where a single choice needed no scoring).
+        top_logprobs: The likeliest tokens at the place of each, where asked for.
+        input_logprobs: Log-probabilities of the prompt's tokens, where asked for.
+        samples: For n above 1 the metadata of each sample; the rest is then the first one's, with
+            which the state goes on.
+        probs: Select: probabilities among the choices by their members; they sum to 1.
+        margin: Select: how much likelier the likeliest one is than the next.
         entropy: Select: of ``probs``, in nats.
+        scores: Select: what the choices method gave each member; empty where it gives none.
+        choices: Select: tokens and their log-probabilities of each member.
+        method_info: Select: what the choices method said of its decision, with SGLang's keys.
+        report: What `get_meta_info` was asked to tell.
     """
 
+    id: str = ""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
@@ -40,19 +52,23 @@ class Meta:
     stop: str | int | None = None
     logprob: float = 0.0
     tokens: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
-    probs: tuple[float, ...] = ()
+    logprobs: tuple[float, ...] | Mapping[Any, float] = ()
+    top_logprobs: tuple[TopLogprobs, ...] = ()
+    input_logprobs: InputLogprobs | None = None
+    samples: tuple[Meta, ...] = ()
+    probs: Mapping[Any, float] = field(default_factory=dict)
     margin: float | None = None
     entropy: float | None = None
+    scores: Mapping[Any, float] = field(default_factory=dict)
+    choices: Mapping[Any, ChoiceScore] = field(default_factory=dict)
+    method_info: Mapping[str, Any] | None = field(default=None, repr=False)
+    report: Report = field(default=SILENT, repr=False)
 
 
-ONLY_CHOICE = Meta(probs=(1.0,), margin=1.0, entropy=0.0)
-"""A select among one choice, which nobody needed to score."""
-
-
-def of_output(output: Output, seed: int) -> Meta:
+def of_output(output: Output, seed: int, request_id: str, report: Report) -> Meta:
     """The metadata of a generation."""
     return Meta(
+        id=request_id,
         prompt_tokens=output.usage.prompt_tokens,
         cached_tokens=output.usage.cached_tokens,
         generated_tokens=output.usage.generated_tokens,
@@ -62,27 +78,42 @@ def of_output(output: Output, seed: int) -> Meta:
         logprob=math.fsum(output.logprobs),
         tokens=output.ids,
         logprobs=output.logprobs,
+        top_logprobs=output.top_logprobs,
+        input_logprobs=output.input_logprobs,
+        report=report,
     )
 
 
-def of_scores(scores: Scores, count: int) -> tuple[int, Meta]:
-    """The index of the likeliest of ``count`` choices, and the metadata of the select."""
-    if len(scores.choices) != count:
-        raise BackendError(
-            f"the backend scored {len(scores.choices):,} choices where {count:,} were asked: "
-            "this is an error of the backend."
-        )
-    sums = joint(scores.choices)
+def of_samples(samples: tuple[Meta, ...]) -> Meta:
+    """The metadata of several samples of one generation."""
+    return replace(samples[0], samples=samples)
+
+
+def of_only_choice(member: object, seed: int, request_id: str) -> Meta:
+    """The metadata of a select among one choice, which nobody needed to score."""
+    return Meta(id=request_id, seed=seed, probs={member: 1.0}, margin=1.0, entropy=0.0)
+
+
+def of_choices(
+    members: tuple[object, ...],
+    choices: tuple[ChoiceScore, ...],
+    chosen: int,
+    scores: tuple[float, ...] | None,
+    usage: Usage,
+) -> Meta:
+    """The metadata of a select by what its choices scored."""
+    sums = joint_logprobs([choice.logprobs for choice in choices])
     probs = softmax(sums)
-    chosen = argmax(sums)
-    return chosen, Meta(
-        prompt_tokens=scores.usage.prompt_tokens,
-        cached_tokens=scores.usage.cached_tokens,
-        generated_tokens=scores.usage.generated_tokens,
-        scored_tokens=scores.usage.scored_tokens,
+    return Meta(
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        generated_tokens=usage.generated_tokens,
+        scored_tokens=usage.scored_tokens,
         logprob=sums[chosen],
-        logprobs=sums,
-        probs=probs,
+        logprobs=dict(zip(members, sums, strict=True)),
+        probs=dict(zip(members, probs, strict=True)),
         margin=margin(probs),
         entropy=entropy(probs),
+        scores={} if scores is None else dict(zip(members, scores, strict=True)),
+        choices=dict(zip(members, choices, strict=True)),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from lmlang import limits
 from lmlang.errors import ProgramError, quote
@@ -13,16 +13,7 @@ from lmlang.protocol import Backend, SamplingParams
 Accepted = tuple[object, ...]
 
 LATER_IN_GEN: Mapping[str, Accepted] = {
-    "min_tokens": (0,),
-    "n": (1,),
-    "stop_token_ids": (),
     "stop_regex": (),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "return_logprob": (),
-    "logprob_start_len": (),
-    "top_logprobs_num": (),
-    "return_text_in_logprobs": (),
     "dtype": (),
     "regex": (),
     "json_schema": (),
@@ -30,53 +21,49 @@ LATER_IN_GEN: Mapping[str, Accepted] = {
     "ebnf": (),
     "think": (0,),
     "heal": (False,),
-    "include_stop": (False,),
-    "logit_bias": (),
-    "repetition_penalty": (1,),
 }
 """Keywords of `gen` that this version knows but cannot act on, and the values besides None that
 ask for nothing more than what is done anyway."""
 
 LATER_IN_RUN: Mapping[str, Accepted] = {
     "stream": (False,),
-    "use_thread": (True,),
     "deadline": (),
     "max_program_tokens": (),
-    "min_tokens": (0,),
-    "stop_token_ids": (),
     "stop_regex": (),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "return_logprob": (False,),
-    "logprob_start_len": (),
-    "top_logprobs_num": (),
-    "return_text_in_logprobs": (),
 }
 """The same for the keywords of a run."""
 
+SAMPLING = tuple(f.name for f in fields(SamplingParams))
+"""Keywords of `gen` that are sampling parameters; in a run max_tokens is max_new_tokens."""
+
+REPORTING = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs")
+"""Keywords of `gen` and of a run that say what is told about an output besides its text."""
+
 RUN_KEYWORDS = (
     "max_new_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "stop",
-    "ignore_eos",
+    *(name for name in SAMPLING if name != "max_tokens"),
+    "n",
+    *REPORTING,
     "seed",
     "backend",
+    "stream",
+    "use_thread",
+    "deadline",
+    "max_program_tokens",
+    "num_api_spec_tokens",
 )
-"""Keywords of a run that act."""
+"""Keywords of a run. use_thread and num_api_spec_tokens are accepted for SGLang's sake: no
+program here has a thread of its own, and the second speeds up hosted models only."""
 
 Given = Mapping[str, object]
-"""Keywords of a run by name; None is as good as not given."""
+"""Keywords by name; None is as good as not given."""
 
 
 def refuse_later(where: str, given: Given, table: Mapping[str, Accepted]) -> None:
     """Raise ProgramError for the first keyword that this version cannot act on."""
-    for name, value in given.items():
-        if name not in table or value is None:
-            continue
-        if not any(_same(value, ok) for ok in table[name]):
+    for name in table:
+        value = given.get(name)
+        if value is not None and not any(_same(value, ok) for ok in table[name]):
             shown = quote(repr(value))[1:-1]
             raise ProgramError(
                 f"{where}: {name}={shown} is not available in this version of lmlang: leave it out."
@@ -91,29 +78,153 @@ def _same(value: object, accepted: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions:
-    """What a run starts with, checked; without a backend it takes the one in use."""
+class Report:
+    """What is told of the log-probabilities of one output, with SGLang's names.
+
+    Args:
+        return_logprob: Whether `get_meta_info` has them; `meta` always has those of the output.
+        logprob_start_len: Prompt tokens from this index on have theirs too; -1: none.
+        top_logprobs_num: Likeliest tokens told beside each.
+        return_text_in_logprobs: Whether each comes with its token's text.
+    """
+
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    top_logprobs_num: int = 0
+    return_text_in_logprobs: bool = False
+
+
+SILENT = Report()
+
+
+def checked_sampling(where: str, given: Given) -> dict[str, object]:
+    """Canonical values of the sampling parameters among ``given``, by their names.
+
+    Raises:
+        ProgramError: One is out of range, or two contradict each other.
+    """
+    asked = {name: given[name] for name in SAMPLING if given.get(name) is not None}
+    if not asked:
+        return asked
+    if "max_tokens" not in asked and "min_tokens" in asked:  # whatever the run's maximum is
+        checked = SamplingParams(max_tokens=limits.MAX_TOKENS, **asked)  # type: ignore[arg-type]
+    else:
+        checked = SamplingParams(**asked)  # type: ignore[arg-type]
+    return {name: getattr(checked, name) for name in asked}
+
+
+def checked_reporting(where: str, given: Given) -> dict[str, object]:
+    """Canonical values of the reporting keywords among ``given``, by their names.
+
+    Raises:
+        ProgramError: One is out of range, or return_logprob=False forbids what another asks for.
+    """
+    asked = {name: given[name] for name in REPORTING if given.get(name) is not None}
+    for name, value in asked.items():
+        if name.startswith("return_"):
+            limits.boolean(name, value)
+        elif name == "logprob_start_len":
+            limits.integer(name, value, -1, limits.MAX_TOKENS)
+        else:
+            limits.integer(name, value, 0, limits.MAX_TOP_LOGPROBS)
+    if asked.get("return_logprob") is False:
+        for name, value in asked.items():
+            if value != getattr(SILENT, name):
+                raise ProgramError(
+                    f"{where}: {name}={value} cannot act beside return_logprob=False: leave one "
+                    "of them out."
+                )
+    return asked
+
+
+def report_of(asked: Given, base: Report = SILENT) -> Report:
+    """What checked reporting keywords ask for over ``base``; asking for details asks for all."""
+    if not asked:
+        return base
+    if asked.get("return_logprob") is False:
+        return SILENT
+    values = {name: getattr(base, name) for name in REPORTING} | dict(asked)
+    values["return_logprob"] = base.return_logprob or any(
+        asked.get(name, quiet) != quiet for name, quiet in _QUIET
+    )
+    return Report(**values)
+
+
+_QUIET = tuple((name, getattr(SILENT, name)) for name in REPORTING)
+
+
+def checked_n(value: object) -> int:
+    """A number of samples."""
+    return limits.integer("n", value, 1, limits.MAX_SAMPLES)
+
+
+@dataclass(frozen=True, slots=True)
+class GenDefaults:
+    """What a run's generations inherit where they say nothing else."""
 
     params: SamplingParams = field(default_factory=SamplingParams)
+    n: int = 1
+    report: Report = SILENT
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a run starts with, checked; without a backend it takes the one in use.
+
+    Args:
+        gen: What its generations inherit.
+        seed: Of its draws.
+        backend: What runs it.
+        stream: Return at once, before the program has ended.
+        deadline: Seconds until it is cancelled.
+        max_program_tokens: Generated tokens of all its generations together.
+    """
+
+    gen: GenDefaults = field(default_factory=GenDefaults)
     seed: int | None = None
     backend: Backend | None = None
+    stream: bool = False
+    deadline: float | None = None
+    max_program_tokens: int | None = None
 
     @classmethod
     def of(cls, given: Given) -> RunOptions:
-        """Checked options from keywords of a run.
+        """Checked options from keywords of a run; other keywords are not looked at.
 
         Raises:
             ProgramError: A value is out of range or not available in this version.
         """
         refuse_later("run", given, LATER_IN_RUN)
-        set_ones = {k: v for k, v in given.items() if k in RUN_KEYWORDS and v is not None}
-        seed = set_ones.pop("seed", None)
-        backend = set_ones.pop("backend", None)
-        if "max_new_tokens" in set_ones:
-            asked = set_ones.pop("max_new_tokens")
-            set_ones["max_tokens"] = limits.integer("max_new_tokens", asked, 0, limits.MAX_TOKENS)
+        asked = {k: v for k, v in given.items() if k in RUN_KEYWORDS and v is not None}
+        if "max_new_tokens" in asked:
+            most = asked.pop("max_new_tokens")
+            asked["max_tokens"] = limits.integer("max_new_tokens", most, 0, limits.MAX_TOKENS)
+        params = checked_sampling("run", asked)
+        for name in ("use_thread", "stream"):
+            limits.boolean(name, asked.get(name, False))
+        if "num_api_spec_tokens" in asked:
+            limits.integer(
+                "num_api_spec_tokens", asked["num_api_spec_tokens"], 1, limits.MAX_TOKENS
+            )
         return cls(
-            params=SamplingParams(**set_ones),  # type: ignore[arg-type]
-            seed=None if seed is None else limits.integer("seed", seed, 0, limits.MAX_SEED),
-            backend=None if backend is None else checked_backend(backend),
+            gen=GenDefaults(
+                SamplingParams(**params),  # type: ignore[arg-type]
+                checked_n(asked.get("n", 1)),
+                report_of(checked_reporting("run", asked)),
+            ),
+            seed=_optional(asked.get("seed"), "seed", 0, limits.MAX_SEED),
+            backend=None if "backend" not in asked else checked_backend(asked["backend"]),
+            stream=bool(asked.get("stream", False)),
+            deadline=(
+                None
+                if "deadline" not in asked
+                else limits.number("deadline", asked["deadline"], 0.0, 1e9, above=True)
+            ),
+            max_program_tokens=_optional(
+                asked.get("max_program_tokens"), "max_program_tokens", 1, 2**53
+            ),
         )
+
+
+def _optional(value: object, name: str, low: int, high: int) -> int | None:
+    return None if value is None else limits.integer(name, value, low, high)

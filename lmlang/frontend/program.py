@@ -211,7 +211,7 @@ class Function(Generic[P, R]):
         seed: int,
         row_key: bytes,
     ) -> Call:
-        run = Run(self.__name__, backend, options.params, seed, row_key)
+        run = Run(self.__name__, backend, options.gen, seed, row_key)
         body = self._body
         if self._receiver:
             body = functools.partial(body, *self._receiver)

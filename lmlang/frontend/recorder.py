@@ -18,9 +18,10 @@ from lmlang.frontend import ir
 from lmlang.frontend.expression import Expression, Leaf, as_expression, begin, end, role_after, turn
 from lmlang.frontend.interpreter import append
 from lmlang.frontend.meta import Meta
+from lmlang.frontend.reasoning import SUFFIX
 from lmlang.frontend.run import Operation, Phase, State, Variable
 from lmlang.frontend.source import users_line
-from lmlang.protocol import EndTurn, Prompt, Segment, Turn, Usage
+from lmlang.protocol import EndTurn, Image, Prompt, Segment, Turn, Usage
 
 
 class ProgramState:
@@ -71,9 +72,12 @@ class ProgramState:
             if isinstance(node, ir.Select) and node.ends_turn is None:
                 node = replace(node, ends_turn=ends_turn)
             node = replace(node, name=variable.name)
+        beside: tuple[tuple[Variable, object], ...] = ()
+        if isinstance(node, ir.Gen) and node.reasoning is not None:
+            beside = ((self._bind(node.name + SUFFIX), None),)
         placed = replace(node, state=self._head, made=made)
         self._record(placed, made, source)
-        return Operation(placed, path, source, variable, leaf.members)
+        return Operation(placed, path, source, variable, leaf.members, leaf.beside, gathered=beside)
 
     def __setitem__(self, name: str, value: object) -> None:
         _check_name(name)
@@ -210,7 +214,7 @@ class ProgramState:
                 if parts is not None:
                     found[-1]["content"] = "".join(parts)
                 parts = None
-            elif parts is not None:
+            elif parts is not None and not isinstance(segment, Image):
                 parts.append(segment.text)
         return found
 

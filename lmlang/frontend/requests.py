@@ -7,18 +7,22 @@ handle, when done          ──answer─> value, text, Meta, what the prompt g
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from lmlang.errors import Cancelled, fresh
-from lmlang.frontend import draws, ir
+from lmlang.errors import BackendError, Cancelled, fresh, quote
+from lmlang.frontend import draws, ir, reasoning, selection
 from lmlang.frontend import meta as metadata
 from lmlang.frontend.meta import Meta
+from lmlang.frontend.options import REPORTING, SAMPLING, Report, report_of
 from lmlang.frontend.run import Handle, Operation, Run
 from lmlang.frontend.samples import Samples
 from lmlang.protocol import (
+    Backend,
     Generation,
     Output,
     Prompt,
     Request,
+    SamplingParams,
     ScoreRequest,
     Scores,
     Segment,
@@ -34,10 +38,11 @@ class Answer:
 
     Args:
         value: The variable's value.
-        text: Its raw text.
+        text: Its raw text; of several samples the first one's.
         meta: What is known of it.
         segments: What the prompt gains.
-        usage: What it took.
+        usage: What it took, all samples together.
+        beside: The value of its second variable: the reasoning that was cut out.
     """
 
     value: object
@@ -45,19 +50,30 @@ class Answer:
     meta: Meta
     segments: tuple[Segment, ...]
     usage: Usage
+    beside: tuple[object, ...] = ()
 
 
 def start(run: Run, prompt: Prompt, operation: Operation) -> Handle | Answer:
     """Ask the run's backend; an `Answer` where nothing had to be asked."""
     node = operation.node
     if isinstance(node, ir.Gen):
-        return run.backend.generate(_request(run, prompt, operation, node))
+        asked = _requests(run, prompt, operation, node)
+        if len(asked) == 1:
+            return run.backend.generate(asked[0])
+        return Samples([run.backend.generate(request) for request in asked])
     assert isinstance(node, ir.Select)
     if len(node.choices) == 1:
-        found = replace(metadata.ONLY_CHOICE, seed=run.seed)
+        found = metadata.of_only_choice(operation.members[0], run.seed, _id(run, operation))
         return _chosen(operation, node, 0, found, Usage())
+    method = selection.method_of(node.method, operation.value)
     return run.backend.score(
-        ScoreRequest(prompt, node.choices, bool(node.ends_turn), Tag(run.id, operation.path))
+        ScoreRequest(
+            prompt,
+            node.choices,
+            bool(node.ends_turn),
+            Tag(run.id, operation.path),
+            unconditional=selection.needs_unconditional(method),
+        )
     )
 
 
@@ -68,33 +84,98 @@ def answer(run: Run, operation: Operation, handle: Handle) -> Answer:
         raise fresh(outcome)
     if isinstance(outcome, Scores):
         assert isinstance(node, ir.Select)
-        index, found = metadata.of_scores(outcome, len(node.choices))
-        return _chosen(operation, node, index, replace(found, seed=run.seed), outcome.usage)
+        index, found = selection.choose(
+            outcome,
+            node.choices,
+            operation.members,
+            selection.method_of(node.method, operation.value),
+            node.temperature or 0.0,
+            draws.draw_key(run.seed, run.row_key, operation.path),
+        )
+        found = replace(found, id=_id(run, operation), seed=run.seed)
+        return _chosen(operation, node, index, found, outcome.usage)
     assert isinstance(node, ir.Gen)
-    assert isinstance(outcome, Output)
     seed = run.seed if node.seed is None else node.seed
-    found = metadata.of_output(outcome, seed)
-    return Answer(outcome.text, outcome.text, found, outcome.history, outcome.usage)
-
-
-def _request(run: Run, prompt: Prompt, operation: Operation, node: ir.Gen) -> Request:
-    given = {
-        "max_tokens": node.max_tokens,
-        "temperature": node.temperature,
-        "top_p": node.top_p,
-        "top_k": node.top_k,
-        "min_p": node.min_p,
-        "stop": node.stop,
-        "ignore_eos": node.ignore_eos,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
-    seed = run.seed if node.seed is None else node.seed
-    return Request(
-        prompt=prompt,
-        params=replace(run.params, **given) if given else run.params,  # type: ignore[arg-type]
-        draw_key=draws.draw_key(seed, run.row_key, operation.path),
-        tag=Tag(run.id, operation.path),
+    report, name = _report(run, node), _id(run, operation)
+    if isinstance(outcome, Output):
+        found = metadata.of_output(outcome, seed, name, report)
+        told = Answer(outcome.text, outcome.text, found, outcome.history, outcome.usage)
+        return told if node.reasoning is None else _without_reasoning(told, node.reasoning)
+    metas = tuple(
+        metadata.of_output(output, seed, f"{name}#{sample}", report)
+        for sample, output in enumerate(outcome)
     )
+    first = outcome[0]
+    told = Answer(
+        [output.text for output in outcome],
+        first.text,
+        metadata.of_samples(metas),
+        first.history,
+        sum((output.usage for output in outcome[1:]), first.usage),
+    )
+    return told if node.reasoning is None else _without_reasoning(told, node.reasoning)
+
+
+def check_vision(backend: Backend) -> None:
+    """Raise BackendError if a backend cannot read pictures."""
+    info = backend.info()
+    if not info.has_vision:
+        raise BackendError(
+            f"the backend {quote(info.model)} has no vision, so it cannot read lm.image(…): use "
+            "one whose model has."
+        )
+
+
+def _without_reasoning(told: Answer, model_type: str) -> Answer:
+    """An answer with the reasoning apart; where there is none its tokens stay as they are."""
+    thought, text = reasoning.split(told.text, model_type)
+    segments = told.segments if text == told.text else (Text(text),) if text else ()
+    if isinstance(told.value, str):
+        return replace(told, value=text, text=text, segments=segments, beside=(thought,))
+    assert isinstance(told.value, list)
+    pairs = [reasoning.split(sample, model_type) for sample in told.value]
+    return replace(
+        told,
+        value=[answer for _, answer in pairs],
+        text=text,
+        segments=segments,
+        beside=([thought for thought, _ in pairs],),
+    )
+
+
+def _requests(run: Run, prompt: Prompt, operation: Operation, node: ir.Gen) -> list[Request]:
+    """One request for each sample; they differ in their draw keys alone."""
+    seed = run.seed if node.seed is None else node.seed
+    report = _report(run, node)
+    params = _merged(run.gen.params, tuple([getattr(node, name) for name in SAMPLING]))
+    tag = Tag(run.id, operation.path)
+    return [
+        Request(
+            prompt,
+            params,
+            draws.draw_key(seed, run.row_key, operation.path, sample),
+            report.top_logprobs_num,
+            None if report.logprob_start_len < 0 else report.logprob_start_len,
+            tag,
+        )
+        for sample in range(node.n or run.gen.n)
+    ]
+
+
+@lru_cache(maxsize=1024)
+def _merged(base: SamplingParams, own: tuple[object, ...]) -> SamplingParams:
+    """The run's parameters with what a generation has of its own (None: nothing)."""
+    given = {name: value for name, value in zip(SAMPLING, own, strict=True) if value is not None}
+    return replace(base, **given) if given else base  # type: ignore[arg-type]
+
+
+def _report(run: Run, node: ir.Gen) -> Report:
+    asked = {name: value for name in REPORTING if (value := getattr(node, name)) is not None}
+    return report_of(asked, run.gen.report)
+
+
+def _id(run: Run, operation: Operation) -> str:
+    return f"{run.id}/{operation.path}"
 
 
 def _outcome(handle: Handle) -> Output | tuple[Output, ...] | Scores | BaseException:

@@ -21,8 +21,9 @@ from lmlang.errors import ProgramError, fresh
 from lmlang.frontend import ir
 from lmlang.frontend.dispatcher import dispatcher
 from lmlang.frontend.meta import Meta
+from lmlang.frontend.options import GenDefaults
 from lmlang.frontend.samples import Samples
-from lmlang.protocol import Backend, Generation, Prompt, SamplingParams, Scores, Segment, Usage
+from lmlang.protocol import Backend, Generation, Prompt, Scores, Segment, Usage
 
 Handle = Generation | Samples | Future[Scores]
 
@@ -136,13 +137,13 @@ class Run:
         self,
         name: str,
         backend: Backend,
-        params: SamplingParams,
+        gen: GenDefaults,
         seed: int,
         row_key: bytes,
     ) -> None:
         self.name = name
         self.backend = backend
-        self.params = params
+        self.gen = gen
         self.seed = seed
         self.row_key = row_key
         self.id = secrets.token_hex(8)

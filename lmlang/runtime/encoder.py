@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from lmlang.errors import ProgramError, quote
-from lmlang.protocol import EndTurn, Prompt, Text, Tokens, Turn
+from lmlang.protocol import EndTurn, Image, Prompt, Text, Tokens, Turn
 from lmlang.runtime.chat import ChatTemplate, TurnPieces
 from lmlang.runtime.tokenizer import Tokenizer
 
@@ -113,6 +113,8 @@ class PromptEncoder:
                 turn += 1
             elif isinstance(segment, EndTurn):
                 parts.append(pieces.closings[turn - 1])
+            elif isinstance(segment, Image):
+                raise ProgramError(f"this model has no vision, and {segment.name!r} is a picture.")
             else:
                 parts.append(segment.text)
         return "".join(parts)

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmlang.errors import ModelError
-from lmlang.frontend.choices import argmax, entropy, joint, margin, softmax
-from lmlang.protocol import ChoiceScore
+from lmlang.frontend.choices import argmax, entropy, joint_logprobs, margin, softmax
 
 logprobs = st.lists(st.floats(-700, 0), min_size=1, max_size=30)
 
@@ -42,8 +41,7 @@ def test_a_common_factor_changes_no_probability(values, shift):
 
 
 def test_joint_is_the_sum_of_token_logprobs():
-    scores = [ChoiceScore((1, 2), (-0.5, -0.25)), ChoiceScore((3,), (-1.0,))]
-    assert joint(scores) == (-0.75, -1.0)
+    assert joint_logprobs([(-0.5, -0.25), (-1.0,)]) == (-0.75, -1.0)
 
 
 def test_only_impossible_choices_are_all_alike():
@@ -58,4 +56,4 @@ def test_an_impossible_choice_has_no_probability():
 
 def test_nan_is_an_error_of_the_model():
     with pytest.raises(ModelError, match="NaN as a log-probability"):
-        joint([ChoiceScore((1,), (math.nan,))])
+        joint_logprobs([(math.nan,)])

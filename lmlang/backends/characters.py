@@ -1,0 +1,191 @@
+"""Backends whose tokens are characters: how they read a prompt and cut an answer as a model would.
+
+render   Turn(user) Text("Hi") EndTurn   ->   "<user>Hi</user>"
+encode   one token for each character of that, its code point; END is 0x110000
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from lmlang.errors import ProgramError, quote
+from lmlang.protocol import (
+    EndTurn,
+    Event,
+    Finish,
+    Generation,
+    Image,
+    InputLogprobs,
+    Output,
+    Prompt,
+    Request,
+    SamplingParams,
+    Segment,
+    Tokens,
+    TopLogprobs,
+    Turn,
+    Usage,
+)
+
+END = 0x110000
+"""The token that ends an output: the first number that is no code point."""
+
+
+def shown(segment: Segment, role: str) -> str:
+    """A segment as it is read; ``role`` is the open turn's."""
+    if isinstance(segment, Turn):
+        return f"<{segment.role}>"
+    if isinstance(segment, EndTurn):
+        return f"</{role}>"
+    if isinstance(segment, Image):
+        return f"<image {segment.digest[:8]}>"
+    return segment.text
+
+
+def rendered(prompt: Prompt, vision: bool) -> str:
+    """The prompt as text, turns as ``<role>…</role>``.
+
+    Raises:
+        ProgramError: It holds a picture, and the backend has no vision.
+    """
+    parts: list[str] = []
+    role = ""
+    for segment in prompt.segments():
+        if isinstance(segment, Turn):
+            role = segment.role
+        elif isinstance(segment, Image) and not vision:
+            raise ProgramError(
+                f"the prompt holds the picture {quote(segment.name)}, and this backend has no "
+                "vision: make it with vision=True."
+            )
+        parts.append(shown(segment, role))
+    return "".join(parts)
+
+
+def decoded(ids: Iterable[int]) -> str:
+    """The characters of these tokens; END gives nothing."""
+    return "".join(chr(token) for token in ids if token != END)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An answer as it comes out: all tokens, the dropped one at the end included, and the text."""
+
+    ids: tuple[int, ...]
+    text: str
+    finish: Finish
+
+
+def cut(answer: str, params: SamplingParams) -> Cut:
+    """What of an answer comes out under these parameters.
+
+    An end that is ignored, or comes before ``min_tokens``, is no end: the answer goes on from its
+    beginning. Penalties and biases change nothing of an answer that stands already.
+    """
+    least = params.max_tokens if params.ignore_eos else params.min_tokens
+    if len(answer) < least:
+        unit = answer or " "
+        answer = (unit * (least // len(unit) + 1))[:least]
+    text = answer[: params.max_tokens]
+    ids = tuple(map(ord, text))
+    ends: list[tuple[int, int, str | int]] = [
+        (at + len(stop), at + len(stop) if params.include_stop else at, stop)
+        for stop in params.stop
+        if (at := text.find(stop, params.min_tokens)) >= 0
+    ]
+    ends += [
+        (at + 1, at, token)
+        for token in params.stop_token_ids
+        if token != END and (at := text.find(chr(token), params.min_tokens)) >= 0
+    ]
+    if ends:
+        end, kept, stop_at = min(ends, key=lambda found: found[0])
+        return Cut(ids[:end], text[:kept], Finish("stop", stop_at))
+    if len(ids) < params.max_tokens:
+        told = Finish("stop", END) if END in params.stop_token_ids else Finish("eos")
+        return Cut((*ids, END), text, told)
+    return Cut(ids, text, Finish("length"))
+
+
+def output_of(
+    request: Request,
+    prompt: Callable[[], str],
+    prompt_tokens: int,
+    answer: str,
+    logprobs: Callable[[int], tuple[float, ...]],
+) -> Output:
+    """The output that an answer comes to.
+
+    Args:
+        request: What was asked.
+        prompt: The rendered prompt; called only where its log-probabilities were asked for.
+        prompt_tokens: Its tokens.
+        answer: What would come without any limit.
+        logprobs: So many log-probabilities, for the tokens that come out.
+    """
+    made = cut(answer, request.params)
+    told = logprobs(len(made.ids))
+    inputs = None
+    if request.input_logprobs_from is not None:
+        inputs = _inputs(tuple(map(ord, prompt())), request.input_logprobs_from, request)
+    return Output(
+        text=made.text,
+        ids=made.ids,
+        logprobs=told,
+        finish=made.finish,
+        usage=Usage(prompt_tokens=prompt_tokens, generated_tokens=len(made.ids)),
+        history=(Tokens(made.ids[: len(made.text)], made.text),) if made.text else (),
+        top_logprobs=_tops(made.ids, told, request),
+        input_logprobs=inputs,
+    )
+
+
+def tell(generation: Generation, output: Output, every: int) -> None:
+    """Push an output as events of so many tokens, and end the generation with it."""
+    if generation.done():  # cancelled meanwhile
+        return
+    ids, text = output.ids, output.text
+    last = max(0, (len(ids) - 1) // every * every)
+    for start in range(0, last + 1, every):
+        end = start + every
+        final = start == last
+        generation.push(
+            Event(
+                start,
+                ids[start:end],
+                text[start:] if final else text[start:end],
+                output.logprobs[start:end],
+                output.finish if final else None,
+                output.top_logprobs[start:end],
+            )
+        )
+    generation.complete(output)
+
+
+def _tops(
+    ids: tuple[int, ...], logprobs: tuple[float, ...], request: Request
+) -> tuple[TopLogprobs, ...]:
+    if not request.top_logprobs:
+        return ()
+    return tuple(
+        _top(token, logprob, request.top_logprobs)
+        for token, logprob in zip(ids, logprobs, strict=True)
+    )
+
+
+def _top(token: int, logprob: float, count: int) -> TopLogprobs:
+    """The token itself, then those that follow it, each less likely by one."""
+    return tuple(((token + i) % (END + 1), logprob - i) for i in range(count))
+
+
+def _inputs(ids: tuple[int, ...], start: int, request: Request) -> InputLogprobs:
+    """Prompt tokens from an index on; each but the first has -1."""
+    told = tuple(None if index == 0 else -1.0 for index in range(start, len(ids)))
+    top: tuple[TopLogprobs, ...] = ()
+    if request.top_logprobs:
+        top = tuple(
+            () if logprob is None else _top(token, logprob, request.top_logprobs)
+            for token, logprob in zip(ids[start:], told, strict=True)
+        )
+    return InputLogprobs(min(start, len(ids)), ids[start:], told, top)

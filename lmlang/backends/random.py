@@ -1,0 +1,242 @@
+"""RandomBackend: random text from a seed, tokens that are characters, and no model.
+
+An answer depends on the seed, the rendered prompt, the draw key (not at temperature 0) and the
+sampling parameters, and on nothing else; so programs behave on it as on a model that is very fast.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Literal, TypeAlias
+
+from lmlang import limits
+from lmlang.backends.characters import END, decoded, output_of, rendered, shown, tell
+from lmlang.errors import BackendError, Cancelled, ProgramError
+from lmlang.protocol import (
+    BackendInfo,
+    ChoiceScore,
+    Generation,
+    Image,
+    Output,
+    Prompt,
+    Request,
+    ScoreRequest,
+    Scores,
+    Turn,
+    Usage,
+)
+
+Completes: TypeAlias = Literal["at once", "on a thread"]
+
+LETTERS = "eeeeettttaaaoooiiinnnssshhhrrrddllcum     ,.\n"
+"""What answers are made of; common characters are drawn more often."""
+LONGEST = 48
+"""Characters of an answer at most, before it ends by itself."""
+EVERY = 16
+"""Tokens in one event."""
+
+
+class _Read:
+    """What is known of a prompt: the hash of its text, its length, the open turn's role."""
+
+    __slots__ = ("hash", "length", "role")
+
+    def __init__(self, hash: hashlib.blake2b, length: int, role: str) -> None:
+        self.hash = hash
+        self.length = length
+        self.role = role
+
+
+class RandomBackend:
+    """A backend of random text. Thread-safe.
+
+    Args:
+        seed: Another seed, other answers.
+        completes: "at once" on the caller's thread; "on a thread" of the backend's own, which
+            lives only while there is work.
+        vision: Whether prompts may hold pictures.
+    """
+
+    def __init__(
+        self, seed: int = 0, *, completes: Completes = "at once", vision: bool = False
+    ) -> None:
+        if completes not in ("at once", "on a thread"):
+            raise ProgramError(f"completes={completes!r} must be 'at once' or 'on a thread'.")
+        self._seed = limits.integer("seed", seed, 0, limits.MAX_SEED)
+        self._completes = completes
+        self._vision = vision
+        self._lock = threading.Lock()
+        self._work: deque[tuple[Callable[[], None], Callable[[BaseException], None]]] = deque()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    # ------------------------------------------------------------- the Backend protocol
+
+    def generate(self, request: Request) -> Generation:
+        """Start one generation."""
+        generation = Generation(request, on_cancel=_cancel)
+        self._take(lambda: tell(generation, self._output(request), EVERY), generation.fail)
+        return generation
+
+    def score(self, request: ScoreRequest) -> Future[Scores]:
+        """Start scoring."""
+        future: Future[Scores] = Future()
+
+        def answer() -> None:
+            scores = self._scores(request)
+            if future.set_running_or_notify_cancel():
+                future.set_result(scores)
+
+        def fail(error: BaseException) -> None:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+
+        self._take(answer, fail)
+        return future
+
+    def render(self, prompt: Prompt) -> str:
+        """The prompt as text, turns as ``<role>…</role>``."""
+        return rendered(prompt, self._vision)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The code points of the rendered prompt."""
+        return [ord(character) for character in self.render(prompt)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The characters of these code points."""
+        return decoded(ids)
+
+    def info(self) -> BackendInfo:
+        """A backend without context limit."""
+        return BackendInfo(model="random", has_vision=self._vision)
+
+    def flush_cache(self) -> None:
+        """There is no cache."""
+
+    def close(self) -> None:
+        """Fail what is pending and wait for the thread's end."""
+        with self._lock:
+            self._closed = True
+            pending, self._work = list(self._work), deque()
+            thread = self._thread
+        for _, fail in pending:
+            fail(BackendError("the backend was closed before it answered."))
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def __enter__(self) -> RandomBackend:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------- inside
+
+    def _take(self, work: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
+        if self._closed:
+            fail(BackendError("the backend is closed: make a new one."))
+        elif self._completes == "at once":
+            _do(work, fail)
+        else:
+            with self._lock:
+                self._work.append((work, fail))
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._loop, name="lmlang-random", daemon=True
+                    )
+                    self._thread.start()
+
+    def _loop(self) -> None:
+        while True:
+            with self._lock:
+                if not self._work:
+                    self._thread = None
+                    return
+                work, fail = self._work.popleft()
+            _do(work, fail)
+
+    def _output(self, request: Request) -> Output:
+        read = self._read(request.prompt)
+        params = request.params
+        draw = request.draw_key if params.temperature > 0 else 0
+        source = self._source(read, draw.to_bytes(8, "little"))
+        answer = "".join(source.choices(LETTERS, k=source.randrange(1, LONGEST)))
+        return output_of(
+            request,
+            lambda: self.render(request.prompt),
+            read.length,
+            answer,
+            lambda count: tuple([-source.random() for _ in range(count)]),
+        )
+
+    def _scores(self, request: ScoreRequest) -> Scores:
+        read = self._read(request.prompt)
+        alone = _Read(hashlib.blake2b(digest_size=8), 0, "")
+        choices = []
+        for choice in request.choices:
+            ids = (*map(ord, choice), *((END,) if request.end_turn else ()))
+            told = tuple(self._logprobs(read, choice, len(ids)))
+            without: tuple[float | None, ...] = ()
+            if request.unconditional:
+                without = (None, *self._logprobs(alone, choice, len(ids))[1:])
+            choices.append(ChoiceScore(ids, told, without))
+        scored = sum(len(choice.ids) for choice in choices)
+        return Scores(tuple(choices), Usage(prompt_tokens=read.length, scored_tokens=scored))
+
+    def _logprobs(self, read: _Read, choice: str, count: int) -> list[float]:
+        source = self._source(read, choice.encode())
+        return [-source.random() for _ in range(count)]
+
+    def _source(self, read: _Read, salt: bytes) -> random.Random:
+        mixed = read.hash.copy()
+        mixed.update(b"%d:" % self._seed + salt)
+        return random.Random(int.from_bytes(mixed.digest(), "little"))
+
+    def _read(self, prompt: Prompt) -> _Read:
+        """The hash of a prompt's text, remembered on every prompt on the way to it."""
+        if isinstance(prompt.memo, _Read):
+            return prompt.memo
+        unread: list[Prompt] = []
+        node: Prompt | None = prompt
+        while node is not None and not isinstance(node.memo, _Read):
+            unread.append(node)
+            node = node.parent
+        read = None if node is None else node.memo
+        assert read is None or isinstance(read, _Read)
+        for node in reversed(unread):
+            if read is None:
+                read = _Read(hashlib.blake2b(digest_size=8), 0, "")
+            else:
+                assert node.segment is not None
+                role = node.segment.role if isinstance(node.segment, Turn) else read.role
+                if isinstance(node.segment, Image) and not self._vision:
+                    self.render(prompt)
+                text = shown(node.segment, role)
+                mixed = read.hash.copy()
+                mixed.update(text.encode("utf-8", "surrogatepass"))
+                read = _Read(mixed, read.length + len(text), role)
+            node.memo = read
+        assert read is not None
+        return read
+
+
+def _do(work: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
+    try:
+        work()
+    except Exception as error:
+        fail(error)
+
+
+def _cancel(generation: Generation) -> None:
+    generation.fail(Cancelled("the generation was cancelled."))

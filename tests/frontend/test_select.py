@@ -1,0 +1,147 @@
+"""`select`: members, methods, draws, and what is known of a choice."""
+
+from enum import Enum
+from typing import Literal
+
+import pytest
+
+import lmlang as lm
+from lmlang.testing import ScriptedBackend
+
+
+class Mood(Enum):
+    GOOD = "good"
+    BAD = "bad"
+
+
+class Digit(Enum):
+    ONE = 1
+    TWO = 2
+
+
+def choose(choices, winner, **kwargs):
+    @lm.function
+    def program(s):
+        s += lm.select("x", choices, **kwargs)
+        return s["x"]
+
+    backend = ScriptedBackend(scores=lambda prompt, choice: 0.0 if choice == winner else -5.0)
+    return program(backend=backend)
+
+
+@pytest.mark.parametrize(
+    ("choices", "winner", "value"),
+    [
+        (["a", "b"], "b", "b"),
+        (("a", "b"), "a", "a"),
+        ([Mood.GOOD, Mood.BAD], "bad", Mood.BAD),
+        (Mood, "good", Mood.GOOD),
+        (Digit, "2", Digit.TWO),
+        ([1, 20], "20", 20),
+        ([True, False], "False", False),
+        ([None, "b"], "None", None),
+        (Literal["a", 5], "5", 5),
+        ({"pos": "👍", "neg": "👎"}, "👎", "neg"),
+        ({Mood.BAD: "terrible", 3: "three"}, "terrible", Mood.BAD),
+    ],
+)
+def test_the_value_is_the_chosen_member_itself(choices, winner, value):
+    state = choose(choices, winner)
+    assert state["x"] is value or (state["x"] == value and type(state["x"]) is type(value))
+    assert state.text_of("x") == winner
+    assert state.text() == winner
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((["a", "b"],), r'the first argument is the variable\'s name.*lm\.select\("name", \[...\]'),
+        (("x", []), r"choices=\[\]: there is nothing"),
+        (("x", {}), "there is nothing to choose from"),
+        (("x", ["a", "a"]), "the choice 'a' stands twice"),
+        (("x", [1, "1"]), "the choice '1' stands twice"),
+        (("x", ["a", ""]), "a choice is the empty text"),
+        (("x", "ab"), "choices='ab' must be a list"),
+        (("x", None), "choices=None must be a list"),
+        (("x", {"a", "b"}), "must be a list, a tuple, an Enum.*not set"),
+        (("x", [1.5]), "the choice 1.5 of type float has no text of its own"),
+        (("x", {"a": 1}), "the choice 'a' has a int as its text"),
+        (("x", ["\ud800"]), "lone surrogate"),
+        (("x", [1, True]), "the choices 1 and True are equal in Python"),
+        (("x", ["a"], -1.0), "temperature=-1.0 is out of range"),
+        (("x", ["a"], 0.0, "joint"), "choices_method is a str: give a choices method"),
+        (("x", ["a"], 0.7, len), "temperature=0.7 cannot act with len, which gives no scores"),
+        (("x", ["a"], 1, lm.greedy_token_selection), "cannot act with greedy_token_selection"),
+        (("x", [str(i) for i in range(100_001)]), "100,001 choices: at most 100,000"),
+    ],
+    ids=lambda value: "" if isinstance(value, tuple) else None,
+)
+def test_choices_that_are_none_raise(arguments, message):
+    with pytest.raises(lm.ProgramError, match=message):
+        lm.select(*arguments)
+
+
+def test_select_meta_has_probabilities_of_the_joint_scores():
+    meta = choose(["a", "bb"], "bb").meta("x")
+    assert meta.logprobs == {"a": -5.0, "bb": 0.0}
+    assert sum(meta.probs.values()) == pytest.approx(1.0)
+    assert meta.probs["bb"] == pytest.approx(1 / (1 + 2.718281828459045**-5))
+    assert meta.margin == pytest.approx(meta.probs["bb"] - meta.probs["a"])
+    assert meta.entropy > 0
+    assert (meta.logprob, meta.finish, meta.tokens) == (0.0, None, ())
+    assert meta.scored_tokens == 3
+
+
+def test_ties_go_to_the_first():
+    @lm.function
+    def program(s):
+        s += lm.select("x", ["b", "a"])
+
+    assert program(backend=ScriptedBackend(scores={"a": -1.0, "b": -1.0}))["x"] == "b"
+
+
+def test_one_choice_is_not_scored():
+    @lm.function
+    def program(s):
+        s += lm.select("x", [7])
+
+    backend = ScriptedBackend()
+    state = program(backend=backend)
+    assert backend.requests == []
+    assert (state["x"], state.text()) == (7, "7")
+    assert state.meta("x").probs == {7: 1.0}
+    assert state.meta("x").entropy == 0.0
+
+
+def ends_turn(append):
+    backend = ScriptedBackend()
+
+    @lm.function
+    def program(s):
+        append(s)
+
+    program(backend=backend)
+    return [request.end_turn for request in backend.requests]
+
+
+def test_the_end_of_the_turn_is_scored_where_the_expression_ends_it():
+    pick = lm.select("x", ["a", "b"])
+    told = lm.select("x", ["a", "b"], ends_turn=True)
+    never = lm.select("x", ["a", "b"], ends_turn=False)
+
+    def in_block(s, what):
+        with s.assistant():
+            s += what
+
+    cases = [
+        (lambda s: s.assistant(pick), True),
+        (lambda s: s.__iadd__(lm.assistant("It is " + pick)), True),
+        (lambda s: s.__iadd__(lm.assistant(pick + "")), True),
+        (lambda s: s.__iadd__(lm.assistant_begin() + pick + lm.assistant_end()), True),
+        (lambda s: s.__iadd__(lm.assistant(pick + "!")), False),
+        (lambda s: s.__iadd__(pick), False),
+        (lambda s: in_block(s, pick), False),
+        (lambda s: in_block(s, told), True),
+        (lambda s: s.__iadd__(lm.assistant(never)), False),
+    ]
+    assert [ends_turn(append) for append, _ in cases] == [[expected] for _, expected in cases]
