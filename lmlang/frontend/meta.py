@@ -38,7 +38,8 @@ class Meta:
         entropy: Select: of ``probs``, in nats.
         scores: Select: what the choices method gave each member; empty where it gives none.
         choices: Select: tokens and their log-probabilities of each member.
-        method_info: Select: what the choices method said of its decision, with SGLang's keys.
+        method: Select: the name of the choices method.
+        method_info: Select: what a choices method of the program's own said of its decision.
         report: What `get_meta_info` was asked to tell.
     """
 
@@ -61,6 +62,7 @@ class Meta:
     entropy: float | None = None
     scores: Mapping[Any, float] = field(default_factory=dict)
     choices: Mapping[Any, ChoiceScore] = field(default_factory=dict)
+    method: str | None = None
     method_info: Mapping[str, Any] | None = field(default=None, repr=False)
     report: Report = field(default=SILENT, repr=False)
 
@@ -89,9 +91,11 @@ def of_samples(samples: tuple[Meta, ...]) -> Meta:
     return replace(samples[0], samples=samples)
 
 
-def of_only_choice(member: object, seed: int, request_id: str) -> Meta:
+def of_only_choice(member: object, method: str, seed: int, request_id: str) -> Meta:
     """The metadata of a select among one choice, which nobody needed to score."""
-    return Meta(id=request_id, seed=seed, probs={member: 1.0}, margin=1.0, entropy=0.0)
+    return Meta(
+        id=request_id, seed=seed, probs={member: 1.0}, margin=1.0, entropy=0.0, method=method
+    )
 
 
 def of_choices(

@@ -18,6 +18,7 @@ from lmlang.frontend import ir
 from lmlang.frontend.expression import Expression, Leaf, as_expression, begin, end, role_after, turn
 from lmlang.frontend.interpreter import append
 from lmlang.frontend.meta import Meta
+from lmlang.frontend.metainfo import meta_info
 from lmlang.frontend.reasoning import SUFFIX
 from lmlang.frontend.run import Operation, Phase, State, Variable
 from lmlang.frontend.source import users_line
@@ -193,6 +194,14 @@ class ProgramState:
                 "the state that generated it, as in forks[0].meta(name)."
             )
         return found
+
+    def get_meta_info(self, name: str) -> dict[str, Any] | list[dict[str, Any]]:
+        """As `meta`, with SGLang's keys; a list where the generation has several samples.
+
+        Raises:
+            CaptureError: The variable is undefined, or was set and not generated.
+        """
+        return meta_info(self.meta(name), self._state.run.backend.decode)
 
     def text(self) -> str:
         """The whole prompt as the backend renders it, once everything appended has run."""

@@ -63,7 +63,9 @@ def start(run: Run, prompt: Prompt, operation: Operation) -> Handle | Answer:
         return Samples([run.backend.generate(request) for request in asked])
     assert isinstance(node, ir.Select)
     if len(node.choices) == 1:
-        found = metadata.of_only_choice(operation.members[0], run.seed, _id(run, operation))
+        found = metadata.of_only_choice(
+            operation.members[0], node.method or "joint", run.seed, _id(run, operation)
+        )
         return _chosen(operation, node, 0, found, Usage())
     method = selection.method_of(node.method, operation.value)
     return run.backend.score(
@@ -92,7 +94,7 @@ def answer(run: Run, operation: Operation, handle: Handle) -> Answer:
             node.temperature or 0.0,
             draws.draw_key(run.seed, run.row_key, operation.path),
         )
-        found = replace(found, id=_id(run, operation), seed=run.seed)
+        found = replace(found, id=_id(run, operation), seed=run.seed, method=node.method or "joint")
         return _chosen(operation, node, index, found, outcome.usage)
     assert isinstance(node, ir.Gen)
     seed = run.seed if node.seed is None else node.seed

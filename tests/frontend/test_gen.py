@@ -4,6 +4,7 @@ import pytest
 
 import lmlang as lm
 from lmlang.frontend.dsl import gen
+from lmlang.testing import ScriptedBackend
 
 Later = [
     {"stop_regex": "a"},
@@ -69,3 +70,161 @@ def test_gen_has_the_fields_argument_order():
 def test_wrong_values_raise_where_they_are_written(keyword, message):
     with pytest.raises(lm.ProgramError, match=message):
         lm.gen(**keyword)
+
+
+def run(*expressions, backend=None, **options):
+    """The state of a program that appends these, on a scripted backend."""
+
+    @lm.function
+    def program(s):
+        for expression in expressions:
+            s += expression
+
+    return program.options(seed=1, **options).run(backend=backend or ScriptedBackend())
+
+
+def request_of(*expressions, **options):
+    backend = ScriptedBackend(vision=True)
+    run(*expressions, backend=backend, **options)
+    return backend.requests[0]
+
+
+PARAMETERS = {
+    "max_tokens": 7,
+    "min_tokens": 3,
+    "stop": ("a", "b"),
+    "stop_token_ids": (5, 6),
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "top_k": 40,
+    "min_p": 0.05,
+    "frequency_penalty": 0.1,
+    "presence_penalty": -0.2,
+    "repetition_penalty": 1.1,
+    "ignore_eos": True,
+    "include_stop": True,
+    "logit_bias": ((3, -100.0), (7, 2.5)),
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_sampling_keyword_reaches_the_backend_from_gen_and_from_run(name):
+    value = PARAMETERS[name]
+    as_run = "max_new_tokens" if name == "max_tokens" else name
+    plain = getattr(request_of(lm.gen("x")).params, name)
+    assert plain != value
+    assert getattr(request_of(lm.gen("x", **{name: value})).params, name) == value
+    assert getattr(request_of(lm.gen("x"), **{as_run: value}).params, name) == value
+    unlike = {name: plain}
+    assert getattr(request_of(lm.gen("x", **unlike), **{as_run: value}).params, name) == plain
+
+
+def test_the_forms_that_keywords_take():
+    params = request_of(
+        lm.gen("x", stop="a", stop_token_ids=[5, 5], logit_bias={7: 2, 3: -1}, top_k=0)
+    ).params
+    assert (params.stop, params.stop_token_ids) == (("a",), (5,))
+    assert params.logit_bias == ((3, -1.0), (7, 2.0))
+    assert params.top_k == -1
+
+
+def test_min_tokens_is_compared_with_the_maximum_that_holds():
+    assert request_of(lm.gen("x", min_tokens=200), max_new_tokens=300).params.min_tokens == 200
+    with pytest.raises(lm.ProgramError, match="min_tokens=5 is more than max_tokens=4"):
+        lm.gen("x", min_tokens=5, max_tokens=4)
+    with pytest.raises(lm.ProgramError, match="min_tokens=200 is more than max_tokens=128"):
+        run(lm.gen("x", min_tokens=200))
+
+
+def test_samples_are_a_list_and_the_state_goes_on_with_the_first():
+    backend = ScriptedBackend(["red", "green", "blue", "end"])
+    state = run("A colour: " + lm.gen("x", n=3), lm.gen("y"), backend=backend)
+    assert state["x"] == ["red", "green", "blue"]
+    assert state.text_of("x") == "red"
+    assert state.text() == "A colour: redend"
+    assert backend.render(backend.requests[3].prompt) == "A colour: red"
+
+
+def test_samples_share_everything_but_their_draws():
+    backend = ScriptedBackend()
+    state = run(lm.gen("x", n=3), backend=backend)
+    keys = [request.draw_key for request in backend.requests]
+    assert len(set(keys)) == 3
+    assert len({(request.prompt, request.params) for request in backend.requests}) == 1
+    assert len(set(state["x"])) == 3
+    alone = ScriptedBackend()
+    assert run(lm.gen("x"), backend=alone)["x"] == state["x"][0]
+
+
+def test_samples_can_be_asked_for_by_the_run():
+    assert len(run(lm.gen("x"), n=2)["x"]) == 2
+    assert isinstance(run(lm.gen("x", n=1), n=2)["x"], str)
+
+
+def test_the_metadata_of_samples_is_the_firsts_with_that_of_each():
+    state = run(lm.gen("x", n=2), backend=ScriptedBackend(["a", "bcd"]))
+    meta = state.meta("x")
+    assert [sample.generated_tokens for sample in meta.samples] == [2, 4]
+    assert meta.tokens == meta.samples[0].tokens
+    assert len({meta.id for meta in meta.samples}) == 2
+    assert state.usage().generated_tokens == 6
+    assert [info["completion_tokens"] for info in state.get_meta_info("x")] == [2, 4]
+
+
+def test_an_error_of_one_sample_is_the_generations_and_cancels_the_others():
+    backend = ScriptedBackend(completes="when released", fail_at=1)
+    with pytest.raises(lm.BackendError, match="call 1 was scripted to fail"):
+        run(lm.gen("x", n=3), backend=backend)
+    assert backend.pending() == []
+
+
+@pytest.mark.parametrize(
+    ("keyword", "message"),
+    [
+        ({"n": 0}, "n=0 is out of range: it must be from 1 to 1,024"),
+        ({"n": 1.5}, "n=1.5 must be an integer"),
+        ({"min_tokens": -1}, "min_tokens=-1 is out of range"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids='a' must be an integer"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids=-1 is out of range"),
+        ({"frequency_penalty": 2.1}, "frequency_penalty=2.1 is out of range"),
+        ({"presence_penalty": -3}, "presence_penalty=-3 is out of range"),
+        ({"repetition_penalty": 0}, "repetition_penalty=0 is out of range: .* above 0"),
+        ({"include_stop": "no"}, "include_stop='no' must be True or False"),
+        ({"logit_bias": {1: 101}}, "logit_bias=101 is out of range"),
+        ({"logit_bias": [1]}, r"logit_bias=.* must map token ids to numbers"),
+        ({"return_logprob": 1}, "return_logprob=1 must be True or False"),
+        ({"return_text_in_logprobs": 0}, "return_text_in_logprobs=0 must be True or False"),
+        ({"logprob_start_len": -2}, "logprob_start_len=-2 is out of range"),
+        ({"top_logprobs_num": 101}, "top_logprobs_num=101 is out of range"),
+        (
+            {"return_logprob": False, "top_logprobs_num": 2},
+            "top_logprobs_num=2 cannot act beside return_logprob=False",
+        ),
+        (
+            {"return_logprob": False, "return_text_in_logprobs": True},
+            "return_text_in_logprobs=True cannot act beside return_logprob=False",
+        ),
+        ({"choices": ["a"], "n": 2}, "n cannot act beside choices"),
+        ({"choices": ["a"], "stop_token_ids": [3]}, "stop_token_ids cannot act beside choices"),
+        ({"choices": ["a"], "return_logprob": True}, "return_logprob cannot act beside choices"),
+        ({"choices": ["a"], "regex": "a"}, "gen: regex='a' is not available"),
+    ],
+)
+def test_more_wrong_values_raise_where_they_are_written(keyword, message):
+    with pytest.raises(lm.ProgramError, match=message):
+        lm.gen("x", **keyword)
+
+
+def test_what_is_reported_is_what_was_asked_for():
+    def asked(run_keywords=None, **keywords):
+        request = request_of(lm.gen("x", **keywords), **(run_keywords or {}))
+        return request.top_logprobs, request.input_logprobs_from
+
+    assert asked() == (0, None)
+    assert asked(return_logprob=True) == (0, None)
+    assert asked(top_logprobs_num=3) == (3, None)
+    assert asked(logprob_start_len=0) == (0, 0)
+    assert asked(logprob_start_len=-1) == (0, None)
+    assert asked({"top_logprobs_num": 2, "logprob_start_len": 4}) == (2, 4)
+    assert asked({"top_logprobs_num": 2}, logprob_start_len=1) == (2, 1)
+    assert asked({"top_logprobs_num": 2}, return_logprob=False) == (0, None)

@@ -145,3 +145,133 @@ def test_the_end_of_the_turn_is_scored_where_the_expression_ends_it():
         (lambda s: s.__iadd__(lm.assistant(never)), False),
     ]
     assert [ends_turn(append) for append, _ in cases] == [[expected] for _, expected in cases]
+
+
+def pick(expression, backend=None, **options):
+    @lm.function
+    def program(s):
+        s += expression
+
+    return program.options(**options).run(backend=backend or ScriptedBackend())
+
+
+def test_metadata_is_looked_up_by_the_member():
+    state = choose({Mood.GOOD: "fine", Mood.BAD: "awful"}, "awful")
+    meta = state.meta("x")
+    assert meta.probs[state["x"]] == max(meta.probs.values())
+    assert meta.logprobs == {Mood.GOOD: -5.0, Mood.BAD: 0.0}
+    assert list(meta.choices) == list(meta.scores) == [Mood.GOOD, Mood.BAD]
+    assert meta.method == "joint"
+
+
+SCORES = {"yes indeed": -4.0, "no": -2.0}
+
+
+@pytest.mark.parametrize(
+    ("method", "chosen", "scores"),
+    [
+        (lm.joint, "no", {"yes indeed": -4.0, "no": -2.0}),
+        (lm.token_length_normalized, "yes indeed", {"yes indeed": -0.4, "no": -1.0}),
+        (lm.greedy_token_selection, "no", {}),
+        (
+            lm.unconditional_likelihood_normalized,
+            "yes indeed",
+            {"yes indeed": 0.5, "no": -0.5},
+        ),
+    ],
+    ids=repr,
+)
+def test_the_method_decides_and_the_probabilities_stay_the_joint_ones(method, chosen, scores):
+    backend = ScriptedBackend(scores=SCORES)
+    state = pick(lm.select("x", list(SCORES), choices_method=method), backend)
+    meta = state.meta("x")
+    assert state["x"] == chosen
+    assert meta.scores == pytest.approx(scores)
+    assert meta.logprobs == SCORES
+    assert meta.probs["no"] == pytest.approx(1 / (1 + 2.718281828459045**-2))
+    assert meta.logprob == SCORES[chosen]
+    assert (meta.method, state.get_meta_info("x")["output_token_logprobs"]) == (
+        repr(method),
+        [[], []],
+    )
+    assert backend.requests[0].unconditional == (method is lm.unconditional_likelihood_normalized)
+
+
+def test_a_method_of_the_programs_own_gets_sglangs_keywords():
+    seen = {}
+
+    class Shortest:
+        requires_unconditional_logprobs = True
+
+        def __call__(self, **evidence):
+            seen.update(evidence)
+            shortest = min(evidence["choices"], key=len)
+            return lm.ChoicesDecision(decision=shortest, meta_info={"by": "length"})
+
+    backend = ScriptedBackend(scores={"aaa": -1.0, "b": -9.0})
+    state = pick(lm.gen("x", choices=["aaa", "b"], choices_method=Shortest()), backend)
+    assert state["x"] == "b"
+    assert seen["normalized_prompt_logprobs"] == pytest.approx([-1 / 3, -9.0])
+    assert seen["input_token_logprobs"][1] == [(-9.0, ord("b"), None)]
+    assert seen["unconditional_token_logprobs"][0][0] == (None, ord("a"), None)
+    assert state.meta("x").scores == {}
+    assert state.get_meta_info("x")["by"] == "length"
+    assert [node.method for node in state.program().nodes if hasattr(node, "method")] == [
+        "Shortest"
+    ]
+
+
+def test_a_method_that_decides_for_none_of_them_raises():
+    def nobody(**evidence):
+        return lm.ChoicesDecision("c")
+
+    with pytest.raises(lm.ProgramError, match="decided for 'c', which is none of the choices"):
+        pick(lm.select("x", ["a", "b"], choices_method=nobody))
+
+
+def test_above_zero_the_choice_is_drawn_with_the_seed():
+    scores = {"a": -0.5, "b": -1.0, "c": -30.0}
+
+    def drawn(seed, temperature=1.0):
+        expression = lm.select("x", list(scores), temperature)
+        return pick(expression, ScriptedBackend(scores=scores), seed=seed)["x"]
+
+    found = [drawn(seed) for seed in range(200)]
+    assert found == [drawn(seed) for seed in range(200)]
+    share = found.count("a") / 200
+    assert 0.5 < share < 0.75  # softmax gives 0.62
+    assert "c" not in found
+    assert "c" in [drawn(seed, 1000.0) for seed in range(20)]
+    assert {drawn(seed, 1e-6) for seed in range(20)} == {"a"}
+
+
+def test_the_draw_is_the_argmax_of_scores_and_keyed_noise():
+    from lmlang.frontend.draws import draw_key
+    from lmlang.frontend.rows import row_keys
+    from lmlang.noise import gumbel
+
+    scores = {"a": -0.5, "b": -1.0}
+    (key,) = row_keys((None,), ({},), None)
+    for seed in range(30):
+        state = pick(lm.select("x", ["a", "b"], 0.7), ScriptedBackend(scores=scores), seed=seed)
+        draw = draw_key(seed, key, "0")
+        noisy = {c: p / 0.7 + gumbel(draw, 0, i) for i, (c, p) in enumerate(scores.items())}
+        assert state["x"] == max(noisy, key=noisy.get)
+
+
+def test_the_runs_temperature_is_not_the_selects():
+    backend = ScriptedBackend(scores={"a": 0.0, "b": -0.1})
+    assert {pick(lm.select("x", ["a", "b"]), backend, seed=i)["x"] for i in range(20)} == {"a"}
+
+
+def test_drawing_from_other_methods_scores():
+    scores = {"a" * 10: -10.0, "b": -1.0}
+    found = {
+        pick(
+            lm.select("x", list(scores), 1.0, lm.token_length_normalized),
+            ScriptedBackend(scores=scores),
+            seed=seed,
+        )["x"]
+        for seed in range(20)
+    }
+    assert found == set(scores)
