@@ -5,19 +5,22 @@
     │   └── ProgramTypeError    ... by a value of the wrong type (also a TypeError)
     ├── CaptureError            a variable that does not exist, or never will
     ├── LimitExceeded           a finite limit is in the way
-    │   └── ContextOverflow     prompt + max_tokens do not fit the context or the KV pool
+    │   ├── ContextOverflow     prompt + max_tokens do not fit the context or the KV pool
+    │   ├── BudgetExceeded      a program needs more tokens than it was given
+    │   └── DeadlineExceeded    a program did not end in its time
     ├── Cancelled               somebody cancelled the work that was waited for
     ├── ModelError              a model cannot be found, read or run
     └── BackendError            a backend failed to do what was asked (.retryable, .status)
+
+    BatchInterrupted            Ctrl-C in a batch; a KeyboardInterrupt with the finished rows
 
 A message names the cause, the value and the mend, in that order.
 """
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 E = TypeVar("E", bound=BaseException)
 
@@ -82,6 +85,14 @@ class ContextOverflow(LimitExceeded):
     """A prompt with its max_tokens fits neither the model's context nor the KV pool."""
 
 
+class BudgetExceeded(LimitExceeded):
+    """A program or an output needs more tokens than it was given."""
+
+
+class DeadlineExceeded(LimitExceeded):
+    """A program did not end within its ``deadline``, so what was under way has been cancelled."""
+
+
 class Cancelled(LMLangError):
     """The work that was waited for was cancelled."""
 
@@ -105,6 +116,16 @@ class BackendError(LMLangError):
         self.status = status
 
 
+class BatchInterrupted(KeyboardInterrupt):
+    """Ctrl-C while a batch was running; its other rows have been cancelled.
+
+    Attributes:
+        partial: The rows that had finished, as a `BatchResult` whose ``.indices`` number them.
+    """
+
+    partial: Any
+
+
 def with_context(error: E, **fields: object) -> E:
     """Attach context fields to a library error, keeping those it already has; returns it."""
     if isinstance(error, LMLangError):
@@ -121,7 +142,9 @@ def fresh(error: E) -> E:
     """
     if not isinstance(error, LMLangError):
         return error
-    twin = copy.copy(error)
+    # Without its constructor, which in a user's own subclass may want other arguments.
+    twin = type(error).__new__(type(error))
+    twin.args = error.args
     twin.__dict__.update(error.__dict__)
     twin.__cause__, twin.__suppress_context__ = error.__cause__, error.__suppress_context__
     return twin.with_traceback(None)

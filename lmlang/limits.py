@@ -104,7 +104,12 @@ def stop_strings(value: object) -> tuple[str, ...]:
                 f"stop has a string of {len(stop):,} characters: at most "
                 f"{MAX_STOP_CHARACTERS:,} are allowed."
             )
-    return tuple(dict.fromkeys(str(stop) for stop in stops))
+        if any("\ud800" <= character <= "\udfff" for character in stop):
+            raise ProgramError(
+                f"stop={_shown(stop)} has a lone surrogate, which no output contains: decode its "
+                "source with the right encoding."
+            )
+    return tuple(dict.fromkeys(str.__str__(stop) for stop in stops if isinstance(stop, str)))
 
 
 def top_k(value: object) -> int:

@@ -4,5 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
+from lmlang.runtime import openmp  # noqa: F401 - before any test loads torch
+
 settings.register_profile("lmlang", derandomize=True, deadline=None)
 settings.load_profile("lmlang")

@@ -16,9 +16,9 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from lmlang.errors import BackendError, Cancelled, LMLangError
-from lmlang.protocol import Generation
+from lmlang.protocol import Generation, Scores
 from lmlang.runtime.loop import EngineLoop
-from lmlang.runtime.sequence import GenerateTask, ScoreJob, Sequence
+from lmlang.runtime.sequence import Sequence
 
 T = TypeVar("T")
 log = logging.getLogger("lmlang")
@@ -44,22 +44,16 @@ class Engine:
         """End one generation with `Cancelled`, if it has not ended."""
 
         def drop() -> None:
-            self._loop.drop(
-                lambda task: isinstance(task, GenerateTask) and task.generation is generation
-            )
+            self._loop.drop(generation)
             generation.fail(error)
 
         error = Cancelled("the generation was cancelled.")
         if self._enqueue(drop) is not None:
             generation.fail(error)
 
-    def forget(self, job: ScoreJob) -> None:
-        """Drop the sequences of a score job that nobody waits for any more."""
-        self._enqueue(
-            lambda: self._loop.drop(
-                lambda task: not isinstance(task, GenerateTask) and task.job is job
-            )
-        )
+    def forget(self, scores: Future[Scores]) -> None:
+        """Drop the sequences of scores that nobody waits for any more."""
+        self._enqueue(lambda: self._loop.drop(scores))
 
     def call(self, function: Callable[[EngineLoop], T]) -> T:
         """Run a function between two steps and return what it returns."""

@@ -9,7 +9,6 @@ import os
 import weakref
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -104,7 +103,7 @@ class Runtime:
                 f"model must be a path or None, not {type(model).__name__}: give the path of a "
                 ".gguf file, or None for the embedded model."
             )
-        opened = open_model(None if model is None else Path(model))
+        opened = open_model(model)
         if kv_tokens is None:
             kv_tokens = _default_kv_tokens(opened.model.shape, fraction)
         self._start(opened, kv_tokens, step, rows)
@@ -133,7 +132,7 @@ class Runtime:
         self._opened = opened
         self._encoder = PromptEncoder(opened.tokenizer, opened.template)
         self._kv_tokens = kv_tokens
-        pool = KVPool(model.shape, kv_tokens, torch.float32, torch.device("cpu"))
+        pool = _pool(model.shape, kv_tokens)
         cache = CacheManager(kv_tokens)
         scheduler = Scheduler(cache, max_batch_tokens, max_running)
         self._engine = Engine(EngineLoop(ModelRunner(model, pool), cache, scheduler))
@@ -146,7 +145,7 @@ class Runtime:
         """Start one generation (see `Backend`); refusals come as its error."""
         generation = Generation(request, self._engine.cancel)
         try:
-            prompt = self._encoder.encode(request.prompt)
+            prompt = self._encode(request.prompt)
             self._check_room(len(prompt), request.params.max_tokens)
             self._check_ids(request.params)
         except LMLangError as refusal:
@@ -179,7 +178,7 @@ class Runtime:
             future.set_exception(refused)
         else:
             engine = self._engine
-            future.add_done_callback(lambda f: engine.forget(job) if f.cancelled() else None)
+            future.add_done_callback(lambda f: engine.forget(f) if f.cancelled() else None)
         return future
 
     def render(self, prompt: Prompt) -> str:
@@ -238,9 +237,7 @@ class Runtime:
 
     def _stem_and_tails(self, request: ScoreRequest) -> tuple[IntArray, list[list[int]]]:
         """The tokens common to all choices, and what each choice has behind them."""
-        encoded = [
-            self._encoder.encode(request.prompt.append(Text(choice))) for choice in request.choices
-        ]
+        encoded = [self._encode(request.prompt.append(Text(choice))) for choice in request.choices]
         shortest = min(map(len, encoded))
         common = 0
         while common < shortest and all(ids[common] == encoded[0][common] for ids in encoded):
@@ -253,6 +250,17 @@ class Runtime:
         end = self._encoder.end_of_turn(request.prompt) if request.end_turn else None
         closing = [] if end is None else [end]
         return np.array(encoded[0][:common], np.int64), [ids[common:] + closing for ids in encoded]
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        """A prompt's ids, all of them the model's own."""
+        ids = self._encoder.encode(prompt)
+        if ids and not 0 <= min(ids) <= max(ids) < self._opened.model.shape.vocab:
+            raise ProgramError(
+                f"the prompt holds token ids from {min(ids):,} to {max(ids):,}, and this model "
+                f"has {self._opened.model.shape.vocab:,}: tokens of one model mean nothing to "
+                "another."
+            )
+        return ids
 
     def _check_ids(self, params: SamplingParams) -> None:
         """Refuse token ids that the model does not have."""
@@ -279,6 +287,19 @@ class Runtime:
                 f"{prompt + max_tokens:,}, and the KV pool holds {self._kv_tokens:,}: make the "
                 "Runtime with a larger kv_tokens, or lower max_tokens."
             )
+
+
+def _pool(shape: ModelShape, kv_tokens: int) -> KVPool:
+    """The KV pool; ModelError with both numbers where the memory is not there."""
+    wanted = kv_tokens * bytes_per_slot(shape, torch.float32)
+    try:
+        return KVPool(shape, kv_tokens, torch.float32, torch.device("cpu"))
+    except RuntimeError as error:
+        free = psutil.virtual_memory().available
+        raise ModelError(
+            f"kv_tokens={kv_tokens:,} take {wanted:,} bytes, and {free:,} bytes of memory are "
+            "free: lower kv_tokens."
+        ) from error
 
 
 def _default_kv_tokens(shape: ModelShape, fraction: float) -> int:

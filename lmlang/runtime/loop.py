@@ -9,6 +9,7 @@ Used from one thread only. It knows no queue and no lock: `engine.py` does.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from lmlang.errors import LMLangError, ModelError
 from lmlang.kernels.sampling import log_normalisers
-from lmlang.protocol import ChoiceScore, InputLogprobs, Scores, TopLogprobs, Usage
+from lmlang.protocol import ChoiceScore, Generation, InputLogprobs, Scores, TopLogprobs, Usage
 from lmlang.runtime.batch import LogitRows, build_batch
 from lmlang.runtime.cache.manager import CacheManager
 from lmlang.runtime.metrics import Counters, Stats
@@ -27,16 +28,17 @@ from lmlang.runtime.model_runner import ModelRunner
 from lmlang.runtime.sampler import Draw, sample
 from lmlang.runtime.scheduler import Plan, Scheduler
 from lmlang.runtime.sequence import (
+    Answer,
     BranchTask,
     GenerateTask,
     ScoreJob,
     Sequence,
     StemTask,
-    Task,
     branches,
 )
 
 Delivery = Callable[[], None]
+_log = logging.getLogger("lmlang")
 
 
 class EngineLoop:
@@ -79,26 +81,22 @@ class EngineLoop:
         self.counters.steps += 1
         self.counters.step_seconds += time.perf_counter() - begun
         # Last of all, so that whoever is woken finds tree, slots and counters as they are.
-        for deliver in deliveries:
-            deliver()
+        _deliver(deliveries)
 
-    def drop(self, belongs: Callable[[Task], bool]) -> bool:
-        """Take out the sequences whose task ``belongs`` names; their slots are free at once.
+    def drop(self, answer: Answer) -> None:
+        """Take out the sequences that an answer waits for; their slots are free at once.
 
-        Returns whether there were any. Telling whoever waits is the caller's business.
+        Telling whoever waits is the caller's business.
         """
-        found = [s for s in self.scheduler.sequences() if belongs(s.task)]
-        for sequence in found:
+        for sequence in self.scheduler.working_for(answer):
             self.scheduler.remove(sequence)
-        return bool(found)
 
     def fail_all(self, error: LMLangError) -> None:
         """End every sequence with an error."""
         for sequence in self.scheduler.sequences():
             deliveries: list[Delivery] = []
             self._fail(sequence, error, deliveries)
-            for deliver in deliveries:
-                deliver()
+            _deliver(deliveries)
 
     def stats(self) -> Stats:
         """The numbers now."""
@@ -234,7 +232,6 @@ class EngineLoop:
         self, sequence: Sequence, job: ScoreJob, logprobs: Tensor, deliveries: list[Delivery]
     ) -> None:
         """Score every choice's first token, and queue the rest of the longer ones."""
-        self.scheduler.remove(sequence)
         job.prompt_tokens, job.cached_tokens = len(sequence.prompt), sequence.cached_tokens
         firsts = torch.tensor(
             [tail[0] if tail else 0 for tail in job.tails], device=logprobs.device
@@ -246,6 +243,7 @@ class EngineLoop:
         job.alone_logprobs = [[] for _ in job.tails]
         following = branches(job)
         job.branches_left = len(following)
+        self.scheduler.remove(sequence)
         self.scheduler.add_first(following)
         if not following:
             deliveries.append(partial(_complete_scores, job))
@@ -267,25 +265,33 @@ class EngineLoop:
             deliveries.append(partial(_complete_scores, job))
 
     def _fail(self, sequence: Sequence, error: LMLangError, deliveries: list[Delivery]) -> None:
-        """End a sequence with an error; what it computed in this step is not kept."""
-        if sequence.lease is not None:
-            self.scheduler.discard(sequence)
-        elif sequence in self.scheduler.waiting:
-            self.scheduler.remove(sequence)
+        """End all that a sequence's answer waits for with an error.
+
+        What it computed in this step is not kept.
+        """
+        answer = sequence.task.answer
+        if sequence not in self.scheduler.working_for(answer):
+            return
+        self.scheduler.remove(sequence, trusted=False)
+        self.drop(answer)
+        if isinstance(answer, Generation):
+            deliveries.append(partial(answer.fail, error))
         else:
-            return
-        task = sequence.task
-        if isinstance(task, GenerateTask):
-            deliveries.append(partial(task.generation.fail, error))
-            return
-        job = task.job
-        self.drop(lambda other: isinstance(other, BranchTask) and other.job is job)
-        deliveries.append(partial(_settle, job.future, error))
+            deliveries.append(partial(_settle, answer, error))
 
     def _count_admitted(self, sequence: Sequence) -> None:
         if not isinstance(sequence.task, BranchTask):
             self.counters.prompt_tokens += len(sequence.prompt)
             self.counters.cached_tokens += sequence.cached_tokens
+
+
+def _deliver(deliveries: list[Delivery]) -> None:
+    """Hand out answers; one that fails keeps no other from its reader."""
+    for deliver in deliveries:
+        try:
+            deliver()
+        except Exception:
+            _log.exception("an answer could not be delivered")
 
 
 def _draw(row: int, sequence: Sequence, task: GenerateTask) -> Draw:

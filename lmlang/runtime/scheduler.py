@@ -10,12 +10,12 @@ once, and after that step the late-comer finds it in the tree.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lmlang.runtime.cache.manager import CacheManager
-from lmlang.runtime.sequence import Sequence
+from lmlang.runtime.sequence import Answer, Sequence
 
 Frontier = tuple[int, int]
 """Where a prompt goes on: (slot of its last cached token or -1, its next token)."""
@@ -50,36 +50,47 @@ class Scheduler:
         self.cache = cache
         self.max_batch_tokens = max_batch_tokens
         self.max_running = min(max_running, max_batch_tokens)
-        self.waiting: deque[Sequence] = deque()
+        # Ordered, and anything can leave from the middle: thousands may be cancelled at once.
+        self.waiting: OrderedDict[Sequence, None] = OrderedDict()
         self.running: list[Sequence] = []
+        self._by_answer: dict[Answer, set[Sequence]] = {}
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence behind all others."""
-        self.waiting.append(sequence)
+        self.waiting[sequence] = None
+        self._by_answer.setdefault(sequence.task.answer, set()).add(sequence)
 
     def add_first(self, sequences: Iterable[Sequence]) -> None:
         """Queue sequences before all others, in their order: parts of a request under way."""
-        self.waiting.extendleft(reversed(list(sequences)))
+        for sequence in reversed(list(sequences)):
+            self.add(sequence)
+            self.waiting.move_to_end(sequence, last=False)
 
     def sequences(self) -> list[Sequence]:
         """All of them, running and waiting."""
         return [*self.running, *self.waiting]
 
-    def remove(self, sequence: Sequence) -> None:
-        """End a sequence, wherever it is; what it has computed stays in the tree."""
+    def working_for(self, answer: Answer) -> list[Sequence]:
+        """The sequences that one answer waits for."""
+        return list(self._by_answer.get(answer, ()))
+
+    def remove(self, sequence: Sequence, *, trusted: bool = True) -> None:
+        """End a sequence, wherever it is.
+
+        What it has computed stays in the tree; with ``trusted=False``, where its last step went
+        wrong, only what the tree has already.
+        """
+        mine = self._by_answer[sequence.task.answer]
+        mine.remove(sequence)
+        if not mine:
+            del self._by_answer[sequence.task.answer]
         if sequence.lease is None:
-            self.waiting.remove(sequence)
+            del self.waiting[sequence]
             return
         self.running.remove(sequence)
         lease, sequence.lease = sequence.lease, None
-        self.cache.release(lease, sequence.tokens(0, sequence.computed))
-
-    def discard(self, sequence: Sequence) -> None:
-        """End a running sequence whose computed tokens cannot be trusted beyond the tree's own."""
-        self.running.remove(sequence)
-        lease, sequence.lease = sequence.lease, None
-        assert lease is not None
-        self.cache.release(lease, sequence.tokens(0, lease.shared))
+        kept = sequence.computed if trusted else lease.shared
+        self.cache.release(lease, sequence.tokens(0, kept))
 
     def plan(self) -> Plan:
         """The next step; empty where nothing can run."""
@@ -106,7 +117,7 @@ class Scheduler:
         admitted: list[Sequence] = []
         held_back: list[Sequence] = []
         while self.waiting and budget > 0 and len(self.running) < self.max_running:
-            sequence = self.waiting.popleft()
+            sequence, _ = self.waiting.popitem(last=False)
             match = self.cache.match(sequence.prompt, sequence.first_logit)
             next_token = int(sequence.prompt[match.length])
             frontier = (int(match.slots[-1]) if match.length else -1, next_token)
@@ -116,7 +127,7 @@ class Scheduler:
                 continue
             lease = self.cache.lease(match, sequence.capacity)
             if lease is None:
-                self.waiting.appendleft(sequence)
+                held_back.append(sequence)
                 break
             if next_token not in match.node.children:
                 frontiers.add(frontier)
@@ -125,7 +136,9 @@ class Scheduler:
             self.running.append(sequence)
             admitted.append(sequence)
             budget -= min(sequence.pending, budget)
-        self.waiting.extendleft(reversed(held_back))
+        for sequence in reversed(held_back):
+            self.waiting[sequence] = None
+            self.waiting.move_to_end(sequence, last=False)
         return admitted
 
     def _frontier(self, sequence: Sequence) -> Frontier:

