@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     )
     from lmlang.errors import (
         BackendError,
+        BatchInterrupted,
+        BudgetExceeded,
         Cancelled,
         CaptureError,
         ContextOverflow,
+        DeadlineExceeded,
         LimitExceeded,
         LMLangError,
         ModelError,
@@ -87,11 +90,14 @@ __version__ = "0.1.0"
 __all__ = [
     "Backend",
     "BackendError",
+    "BatchInterrupted",
     "BatchResult",
+    "BudgetExceeded",
     "Cancelled",
     "CaptureError",
     "ChoicesDecision",
     "ContextOverflow",
+    "DeadlineExceeded",
     "Engine",
     "LMLangError",
     "LimitExceeded",
@@ -135,9 +141,12 @@ __all__ = [
 _ROOMS = {
     "errors": (
         "BackendError",
+        "BatchInterrupted",
+        "BudgetExceeded",
         "Cancelled",
         "CaptureError",
         "ContextOverflow",
+        "DeadlineExceeded",
         "LMLangError",
         "LimitExceeded",
         "ModelError",

@@ -1,13 +1,26 @@
-"""One run of a program's body, from bound arguments to a finished state."""
+"""One run of a program's body, from bound arguments to a finished state.
+
+execute         on this thread, to the end
+start           on a thread of its own; the state is there at once
+execute_async   on the running event loop (a plain body: on a thread of its own)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from lmlang.errors import Cancelled, fresh, with_context
+from lmlang.errors import Cancelled, DeadlineExceeded, fresh, with_context
+from lmlang.frontend.cursor import Cursor
+from lmlang.frontend.dispatcher import dispatcher
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.run import Run
+from lmlang.frontend.waiting import in_async_body, refuse_in_async_body
 
 
 class Call:
@@ -18,32 +31,160 @@ class Call:
         body: Takes the state, then the arguments.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
+        deadline: Seconds after its start at which the run is ended.
     """
 
     def __init__(
-        self, run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        run: Run,
+        body: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        deadline: float | None = None,
     ) -> None:
         self.run = run
-        self.state = ProgramState(run.root)
+        self._cursor = Cursor(run.root)
+        self.state = ProgramState(self._cursor)
         self._body = body
         self._args = args
         self._kwargs = kwargs
+        self._deadline = deadline
 
     def execute(self) -> ProgramState:
         """Run the body on this thread, wait for all it has begun; raises what failed."""
-        if self.run.ended is not None:
-            raise fresh(self.run.ended)
-        try:
-            self.state.ret_value = self._body(self.state, *self._args, **self._kwargs)
+        with self._ending():
+            value = self._body(self.state, *self._args, **self._kwargs)
+            if inspect.iscoroutine(value):
+                value = self._drive(value)
+            self._cursor.returned(value)
+            self.run.value = value
             self.run.finish()
-        except Exception as error:
-            self.run.abort(with_context(error, program=self.run.name))
-            raise
-        except BaseException:
-            self.cancel()
-            raise
         return self.state
+
+    async def execute_async(self) -> ProgramState:
+        """As `execute`, awaited; cancelling the task cancels the run."""
+        if not inspect.iscoroutinefunction(self._body):
+            return await self._execute_on_a_thread()
+        with self._ending():
+            value = await in_async_body(self._body(self.state, *self._args, **self._kwargs))
+            self._cursor.returned(value)
+            self.run.value = value
+            await self.run.finish_async()
+        return self.state
+
+    def start(self) -> ProgramState:
+        """Run the body on a thread of its own; the state that readers elsewhere take."""
+        self._on_a_thread(self._execute_silently)
+        return ProgramState(self._cursor, outside=True)
 
     def cancel(self) -> None:
         """End the run; whoever waits for it gets `Cancelled`. From any thread."""
         self.run.abort(Cancelled("the run was cancelled."))
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Around a run: its deadline, and its end by whatever the body raises."""
+        if self.run.ended is not None:
+            raise fresh(self.run.ended)
+        seconds = self._deadline
+        alarm = None if seconds is None else dispatcher().after(seconds, self._too_late)
+        try:
+            yield
+        except Exception as error:
+            self.run.abort(with_context(error, program=self.run.name))
+            raise
+        except BaseException:  # an interrupt, or the cancelling of a task
+            self.cancel()
+            raise
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+
+    def _too_late(self) -> None:
+        error = DeadlineExceeded(
+            f"the program did not end within deadline={self._deadline:g} s, so it was cancelled: "
+            "give it more seconds, or less to generate."
+        )
+        self.run.abort(with_context(error, program=self.run.name))
+
+    def _drive(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run the coroutine of an ``async def`` body on an event loop of its own."""
+        try:
+            refuse_in_async_body()
+        except BaseException:
+            coroutine.close()
+            raise
+        if not _loop_is_running():
+            return asyncio.run(in_async_body(coroutine))
+        # In Jupyter this thread has a running loop, on which nothing else can be waited for.
+        outcome: list[Any] = []
+
+        def work() -> None:
+            try:
+                outcome.append(asyncio.run(in_async_body(coroutine)))
+            except BaseException as error:
+                outcome.append(_Raised(error))
+
+        try:
+            self._on_a_thread(work).join()
+        except BaseException:
+            self.cancel()  # wakes the body, whose thread then ends
+            raise
+        (value,) = outcome
+        if isinstance(value, _Raised):
+            raise value.error
+        return value
+
+    async def _execute_on_a_thread(self) -> ProgramState:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[BaseException | None] = loop.create_future()
+
+        def end(error: BaseException | None) -> None:
+            if not ended.done():
+                ended.set_result(error)
+
+        def work() -> None:
+            error: BaseException | None = None
+            try:
+                self.execute()
+            except BaseException as raised:
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits
+                loop.call_soon_threadsafe(end, error)
+
+        self._on_a_thread(work)
+        try:
+            error = await ended
+        except BaseException:
+            self.cancel()
+            raise
+        if error is not None:
+            raise error
+        return self.state
+
+    def _execute_silently(self) -> None:
+        # What failed has ended the run, and is raised wherever the state is read.
+        with contextlib.suppress(BaseException):
+            self.execute()
+
+    def _on_a_thread(self, work: Callable[[], None]) -> threading.Thread:
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=context.run, args=(work,), name="lmlang-run", daemon=True)
+        thread.start()
+        return thread
+
+
+class _Raised:
+    """What a thread raised, on its way to another."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _loop_is_running() -> bool:
+    """Whether an event loop runs on this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

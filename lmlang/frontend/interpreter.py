@@ -14,11 +14,12 @@ from collections import deque
 from functools import partial
 
 from lmlang.errors import Cancelled, ProgramError, fresh, with_context
-from lmlang.frontend import ir, requests
+from lmlang.frontend import ir, requests, waiting
 from lmlang.frontend.dispatcher import dispatcher
 from lmlang.frontend.meta import Meta
+from lmlang.frontend.rendering import text_since
 from lmlang.frontend.requests import Answer
-from lmlang.frontend.run import Handle, Operation, Phase, Run, State, Variable
+from lmlang.frontend.run import Entry, Handle, Operation, Phase, Run, Span, State, Variable
 from lmlang.protocol import EndTurn, Image, Prompt, Text, Tokens, Turn
 
 PROMPT_TAIL = 80
@@ -37,12 +38,15 @@ def append(state: State, operations: list[Operation]) -> None:
 def _drain(first: State) -> None:
     """Bring an owned state on, and every state that becomes ready on the way."""
     ready = deque([first])
+    waiting.begin_draining(first.run)
     try:
         while ready:
             _advance(ready.popleft(), ready)
     except BaseException:
         first.run.abort(Cancelled("the run was interrupted."))
         raise
+    finally:
+        waiting.end_draining()
 
 
 def _advance(state: State, ready: deque[State]) -> None:
@@ -51,7 +55,7 @@ def _advance(state: State, ready: deque[State]) -> None:
         with run.changed:
             if not state.queue:
                 state.phase = Phase.IDLE  # given up: the next to append owns it
-                run.changed.notify_all()
+                run.notify()
                 return
             operation = state.queue.popleft()
         error = state.failure()
@@ -73,10 +77,14 @@ def _await(state: State, operation: Operation, handle: Handle) -> bool:
     run = state.run
     with run.changed:
         state.pending, state.phase = handle, Phase.WAITING
-        ended = run.ended is not None
+        stopped = state.failure() is not None
+        if not stopped and not (isinstance(operation.node, ir.Gen) and operation.node.reasoning):
+            assert operation.variable is not None
+            operation.variable.handle = handle  # streams follow it from here on
+            run.notify()
     resume = partial(_resume, state, operation, handle)
     handle.add_done_callback(lambda _: dispatcher().put(resume))
-    if ended:
+    if stopped:
         handle.cancel()
     return False
 
@@ -86,11 +94,11 @@ def _resume(state: State, operation: Operation, handle: Handle) -> None:
     try:
         with state.run.changed:
             state.pending, state.phase = None, Phase.RUNNING
-            ended = state.run.ended
+            stopped = state.failure()
         ready: deque[State] = deque()
         try:
-            if ended is not None:  # what comes now is our own cancelling, not the cause of it
-                _abandon(state, operation, ended, ready)
+            if stopped is not None:  # what comes now is our own cancelling, not the cause of it
+                _abandon(state, operation, stopped, ready)
             else:
                 _apply(state, operation, handle)
         except Exception as error:
@@ -116,6 +124,8 @@ def _perform(state: State, operation: Operation, ready: deque[State]) -> bool:
         case ir.EndRole():
             state.prompt = state.prompt.append(EndTurn())
         case ir.Gen() | ir.Select():
+            assert operation.variable is not None
+            state.log.append(Entry(operation.variable, state.prompt))
             begun = requests.start(state.run, state.prompt, operation)
             if not isinstance(begun, Answer):
                 return _await(state, operation, begun)
@@ -133,8 +143,22 @@ def _perform(state: State, operation: Operation, ready: deque[State]) -> bool:
                 state.prompt = state.prompt.append(segment)
             for variable, value in operation.gathered:
                 _settle(state.run, variable, value)
-        case ir.Start():
-            raise ProgramError("start stands only once, before everything else.")
+        case ir.Scope():
+            assert operation.variable is not None
+            with state.run.changed:
+                operation.variable.span = Span(state, state.prompt, len(state.log))
+                state.run.notify()
+        case ir.EndScope():
+            assert operation.variable is not None
+            assert operation.variable.span is not None
+            span = operation.variable.span
+            inside = text_since(state.run.backend, span.prompt, state.prompt)
+            span.end = len(state.log)
+            _settle(state.run, operation.variable, inside, inside)
+        case ir.Call():
+            pass  # what the other program does follows
+        case _:
+            raise ProgramError(f"{type(node).__name__.lower()} cannot be executed here.")
     return True
 
 
@@ -144,10 +168,11 @@ def _apply(state: State, operation: Operation, handle: Handle) -> None:
 
 
 def _take(state: State, operation: Operation, answer: Answer) -> None:
-    with state.run.changed:
-        state.run.usage += answer.usage
+    state.run.charge(operation.path, answer.usage, answer.meta.finish)
+    prompt = state.prompt
     for segment in answer.segments:
-        state.prompt = state.prompt.append(segment)
+        prompt = prompt.append(segment)
+    state.prompt = state.log[-1].after = prompt
     for (variable, _), value in zip(operation.gathered, answer.beside, strict=True):
         _settle(state.run, variable, value)
     _settle(state.run, operation.variable, answer.value, answer.text, answer.meta)
@@ -163,8 +188,8 @@ def _settle(
     assert variable is not None
     with run.changed:
         variable.value, variable.text, variable.meta = value, text, found
-        variable.settled = True
-        run.changed.notify_all()
+        variable.settled, variable.handle = True, None
+        run.notify()
 
 
 def _begin_children(
@@ -173,7 +198,7 @@ def _begin_children(
     with state.run.changed:
         for child in operation.children:
             child.origin = child.prompt = state.prompt
-            child.error = error
+            child.error = child.error or error
             child.phase = Phase.RUNNING  # owned by this thread, through `ready`
     ready.extend(operation.children)
 
@@ -193,6 +218,8 @@ def _fail(state: State, operation: Operation, error: Exception, ready: deque[Sta
     )
     state.error = error
     _abandon(state, operation, error, ready)
+    if state.run.over_budget:
+        state.run.abort(error)
 
 
 def _abandon(state: State, operation: Operation, error: BaseException, ready: deque[State]) -> None:
@@ -202,8 +229,8 @@ def _abandon(state: State, operation: Operation, error: BaseException, ready: de
         variables.append(operation.variable)
     with state.run.changed:
         for variable in variables:
-            variable.error, variable.settled = error, True
-        state.run.changed.notify_all()
+            variable.error, variable.settled, variable.handle = error, True, None
+        state.run.notify()
     if operation.children:
         _begin_children(state, operation, error, ready)
 

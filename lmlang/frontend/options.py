@@ -26,9 +26,6 @@ LATER_IN_GEN: Mapping[str, Accepted] = {
 ask for nothing more than what is done anyway."""
 
 LATER_IN_RUN: Mapping[str, Accepted] = {
-    "stream": (False,),
-    "deadline": (),
-    "max_program_tokens": (),
     "stop_regex": (),
 }
 """The same for the keywords of a run."""

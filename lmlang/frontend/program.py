@@ -14,6 +14,7 @@ from lmlang.frontend.call import Call
 from lmlang.frontend.options import LATER_IN_RUN, RUN_KEYWORDS, RunOptions
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.run import Run
+from lmlang.frontend.stream import AsyncStream, Stream
 from lmlang.protocol import Backend
 
 P = ParamSpec("P")
@@ -32,12 +33,14 @@ class Function(Generic[P, R]):
         body: Callable[..., R],
         options: Mapping[str, object],
         receiver: tuple[Any, ...] = (),
+        bound: Mapping[str, object] | None = None,
     ) -> None:
         functools.update_wrapper(self, body)
         self.__name__: str = getattr(body, "__name__", type(body).__name__)
         self._body = body
         self._options = dict(options)
         self._receiver = receiver
+        self._bound = dict(bound or {})
         parameters = list(inspect.signature(body).parameters.values())
         skipped = len(receiver) + 1
         if sum(1 for p in parameters[:skipped] if p.kind in _POSITIONAL) < skipped:
@@ -50,8 +53,19 @@ class Function(Generic[P, R]):
         self._signature = inspect.Signature(parameters)
         self._own = {p.name for p in parameters if p.kind in _NAMED}
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ProgramState:
-        """Run to the end; as `run`."""
+    @overload
+    def __call__(self, state: ProgramState, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ProgramState: ...
+    def __call__(  # type: ignore[misc]  # P may be anything, Any is
+        self, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Run to the end; as `run`. With a state first: run on that state, return the value.
+
+        On a state the sampling keywords of the state's own run hold.
+        """
+        if args and isinstance(args[0], ProgramState):
+            return self._inline(args[0], args[1:], kwargs)
         return self.run(*args, **kwargs)
 
     def run(self, *args: Any, **kwargs: Any) -> ProgramState:
@@ -61,23 +75,71 @@ class Function(Generic[P, R]):
             *args: The program's own arguments.
             **kwargs: The program's own, and the run's: max_new_tokens=128, temperature=1.0,
                 top_p=1.0, top_k=-1, min_p=0.0, stop=(), ignore_eos=False, seed=None (a fresh
-                one), backend=None (the one in use). A parameter of the program of the same name
-                wins; the run's is then set with `options`.
+                one), backend=None (the one in use), stream=False, deadline=None (seconds),
+                max_program_tokens=None (generated ones). A parameter of the program of the same
+                name wins; the run's is then set with `options`.
 
         Returns:
-            The final state; ``.ret_value`` is what the function returned.
+            The final state; ``.ret_value`` is what the function returned. With stream=True at
+            once a state that others may read while the program runs on a thread of its own.
 
         Raises:
             ProgramError: An argument is wrong or not available in this version.
             LMLangError: What failed in the program.
         """
+        call, stream = self._prepared(args, kwargs)
+        return call.start() if stream else call.execute()
+
+    async def arun(self, *args: Any, **kwargs: Any) -> ProgramState:
+        """As `run`, awaited: an ``async def`` body runs here, another on a thread of its own.
+
+        Cancelling the task cancels the run.
+        """
+        call, stream = self._prepared(args, kwargs)
+        if stream:
+            raise ProgramError(
+                f"arun: stream=True: iterate async for event in {self.__name__}.astream(…)."
+            )
+        return await call.execute_async()
+
+    def stream(self, *args: Any, **kwargs: Any) -> Stream[ProgramState]:
+        """Run the program on a thread of its own and iterate over what it says as it says it.
+
+        The events are those of the program's own state; their texts joined are its text. Leaving
+        before the end cancels the run.
+        """
+        state = self._prepared(args, kwargs)[0].start()
+        return Stream(state, state._reader)
+
+    def astream(self, *args: Any, **kwargs: Any) -> AsyncStream[ProgramState]:
+        """As `stream`, for ``async for``."""
+        state = self._prepared(args, kwargs)[0].start()
+        return AsyncStream(state, state._reader)
+
+    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, bool]:
+        """A call that can be executed, and whether stream=True was asked for."""
+        if args and isinstance(args[0], ProgramState):
+            raise ProgramError(
+                f"a run begins with a state of its own: on a state write {self.__name__}(s, …)."
+            )
         own, given = self._split(kwargs)
         options = RunOptions.of(self._with(given))
         bound = self._bind(args, own, "")
         backend = defaults.resolve(options.backend)
         seed = draws.fresh_seed() if options.seed is None else options.seed
         (key,) = batch.row_keys((None,), (bound.arguments,), None)
-        return self._call(bound, backend, options, seed, key).execute()
+        return self._call(bound, backend, options, seed, key), options.stream
+
+    def _inline(self, state: ProgramState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        own, given = self._split(kwargs)
+        if given:
+            raise ProgramError(
+                f"{self.__name__}(s, {next(iter(given))}=…): on a state the run's keywords are "
+                "those of the run that the state is of: give them there, or to lm.gen."
+            )
+        bound = self._bind(args, own, "")
+        state._cursor.begin_call(self.__name__, list(bound.arguments.items()))
+        return self._body(*self._receiver, state, *bound.args, **bound.kwargs)
 
     def run_batch(
         self,
@@ -159,7 +221,29 @@ class Function(Generic[P, R]):
                 )
         merged = self._with(given)
         RunOptions.of(merged)
-        return Function(self._body, merged, self._receiver)
+        return Function(self._body, merged, self._receiver, self._bound)
+
+    def bind(self, **arguments: Any) -> Function[..., R]:
+        """The same program with some of its arguments given; one given at the call wins.
+
+        Raises:
+            ProgramTypeError: The program has no parameter of such a name.
+        """
+        try:
+            self._signature.bind_partial(**arguments)
+        except TypeError as error:
+            hint = next(
+                (
+                    f" (a keyword of runs is set with {self.__name__}.options({name}=…))"
+                    for name in arguments
+                    if name in RUN_KEYWORDS and name not in self._own
+                ),
+                "",
+            )
+            raise ProgramTypeError(
+                f"{self.__name__}.bind: {error}{hint}: its signature is {self._signature}."
+            ) from None
+        return Function(self._body, self._options, self._receiver, {**self._bound, **arguments})
 
     @overload
     def __get__(self, instance: None, owner: type) -> Function[P, R]: ...
@@ -170,7 +254,7 @@ class Function(Generic[P, R]):
     def __get__(self, instance: Any, owner: type | None = None) -> Function[Any, R]:
         if instance is None:
             return self
-        return Function(self._body, self._options, (instance,))
+        return Function(self._body, self._options, (instance,), self._bound)
 
     def __repr__(self) -> str:
         return f"<program {self.__name__}{inspect.signature(self._body)}>"
@@ -191,13 +275,10 @@ class Function(Generic[P, R]):
     def _bind(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], where: str
     ) -> inspect.BoundArguments:
-        if args and isinstance(args[0], ProgramState):
-            raise ProgramError(
-                f"{where}{self.__name__}(s, …) inside a program is not available in this version "
-                "of lmlang: call a plain Python function of s instead."
-            )
         try:
-            bound = self._signature.bind(*args, **kwargs)
+            taken = self._signature.bind_partial(*args).arguments if self._bound else {}
+            given = {name: value for name, value in self._bound.items() if name not in taken}
+            bound = self._signature.bind(*args, **{**given, **kwargs})
         except TypeError as error:
             raise ProgramTypeError(f"{where}{self.__name__}{self._signature}: {error}.") from None
         bound.apply_defaults()
@@ -211,11 +292,11 @@ class Function(Generic[P, R]):
         seed: int,
         row_key: bytes,
     ) -> Call:
-        run = Run(self.__name__, backend, options.gen, seed, row_key)
+        run = Run(self.__name__, backend, options.gen, seed, row_key, options.max_program_tokens)
         body = self._body
         if self._receiver:
             body = functools.partial(body, *self._receiver)
-        return Call(run, body, bound.args, bound.kwargs)
+        return Call(run, body, bound.args, bound.kwargs, options.deadline)
 
 
 _POSITIONAL = (
@@ -253,11 +334,7 @@ def _decorate(options: Mapping[str, Any], body: Any) -> Function[..., Any]:
             "options have names: @lm.function(temperature=0)."
         )
     name = getattr(body, "__name__", type(body).__name__)
-    if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
-        raise ProgramError(
-            f"async def {name} is not available in this version of lmlang: write def {name}."
-        )
-    if inspect.isgeneratorfunction(body):
+    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
         raise ProgramError(
             f"{name}() is a generator (it has a yield), whose body would not run: "
             "return a value instead."

@@ -150,6 +150,7 @@ def _requests(run: Run, prompt: Prompt, operation: Operation, node: ir.Gen) -> l
     seed = run.seed if node.seed is None else node.seed
     report = _report(run, node)
     params = _merged(run.gen.params, tuple([getattr(node, name) for name in SAMPLING]))
+    params = run.within_budget(operation.path, params)
     tag = Tag(run.id, operation.path)
     return [
         Request(

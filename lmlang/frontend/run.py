@@ -1,6 +1,6 @@
 """A run and its states: queues, prompts and variables, and who may touch them when.
 
-    Run ── State (root) ── queue of operations, prompt, pending call
+    Run ── State (root) ── queue of operations, prompt, pending call, log of generations
         └─ State (child) …
 
 A state is owned by one thread at a time (`Phase`). One condition per run guards what states and
@@ -9,21 +9,29 @@ variables share, and wakes whoever waits for them.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from lmlang.errors import ProgramError, fresh
-from lmlang.frontend import ir
-from lmlang.frontend.dispatcher import dispatcher
+from lmlang.errors import BudgetExceeded, fresh
+from lmlang.frontend import ir, waiting
 from lmlang.frontend.meta import Meta
 from lmlang.frontend.options import GenDefaults
 from lmlang.frontend.samples import Samples
-from lmlang.protocol import Backend, Generation, Prompt, Scores, Segment, Usage
+from lmlang.protocol import (
+    Backend,
+    Generation,
+    Prompt,
+    SamplingParams,
+    Scores,
+    Segment,
+    Usage,
+)
 
 Handle = Generation | Samples | Future[Scores]
 
@@ -40,18 +48,41 @@ class Phase(Enum):
 class Variable:
     """One variable of one state: a place that is settled once, with a value or an error.
 
-    ``text`` is what a generation or select wrote, None where the program set the value.
+    ``text`` is what a generation, select or scope wrote, None where the program set the value.
+    ``handle`` is what is under way for it, ``span`` where a scope lies; both are for streams.
     """
 
-    __slots__ = ("error", "meta", "name", "settled", "text", "value")
+    __slots__ = ("error", "handle", "meta", "name", "scope", "settled", "span", "text", "value")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, scope: bool = False) -> None:
         self.name = name
+        self.scope = scope
         self.settled = False
         self.value: object = None
         self.text: str | None = None
         self.meta: Meta | None = None
         self.error: BaseException | None = None
+        self.handle: Handle | None = None
+        self.span: Span | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A generation or select in a state's log: what it settles, where it began and ended."""
+
+    variable: Variable
+    before: Prompt
+    after: Prompt | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Span:
+    """A scope's part of a state: its prompt where it began, and which entries of its log."""
+
+    state: State
+    prompt: Prompt
+    entry: int
+    end: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,11 +93,12 @@ class Operation:
         node: What to do.
         path: The operation's place in the run, as in ``"3/fork1.2/0"``.
         source: The user's line.
-        variable: What a generation, select or set_var settles.
+        variable: What a generation, select, scope or set_var settles.
         members: The values of a select's choices.
-        value: What set_var sets.
+        value: What set_var sets; a choices method of the program's own; the segment of an image.
         children: The states that a fork starts.
-        gathered: The variables that a join settles, with their values.
+        gathered: The variables that a join settles, with their values, and that of the reasoning
+            of a generation.
         segments: What a join appends to the prompt.
     """
 
@@ -82,18 +114,20 @@ class Operation:
 
 
 class State:
-    """A queue of operations and the prompt they have made so far."""
+    """A queue of operations, the prompt they have made so far, and what streams read of it."""
 
     __slots__ = (
         "branch",
         "error",
         "joined",
+        "log",
         "origin",
         "pending",
         "phase",
         "prefix",
         "prompt",
         "queue",
+        "readers",
         "run",
     )
 
@@ -104,9 +138,11 @@ class State:
         self.phase = phase
         self.origin = self.prompt = Prompt()
         self.queue: deque[Operation] = deque()
+        self.log: list[Entry] = []
         self.pending: Handle | None = None
         self.error: BaseException | None = None
         self.joined = False
+        self.readers = 0
 
     def push(self, operations: list[Operation]) -> bool:
         """Queue operations; True: the state was idle, and the caller now owns it."""
@@ -118,9 +154,17 @@ class State:
             self.phase = Phase.RUNNING
             return True
 
+    def child(self, branch: int, prefix: str) -> State:
+        """A state that begins when this one reaches its fork."""
+        return type(self)(self.run, branch, prefix, Phase.UNBORN)
+
+    def settled(self) -> bool:
+        """Whether everything appended has run or failed."""
+        return self.phase is Phase.IDLE
+
     def wait(self) -> None:
         """Wait until everything appended has run or failed, or the run was aborted."""
-        self.run.wait(lambda: self.phase is Phase.IDLE)
+        self.run.wait(self.settled)
 
     def failure(self) -> BaseException | None:
         """What the state failed with, or its run."""
@@ -128,9 +172,14 @@ class State:
 
 
 class Run:
-    """One run of a program: its states, and the lock and signal that they share.
+    """One run of a program: its states, and the lock and signal that they share. Thread-safe.
 
-    Thread-safe.
+    Attributes:
+        changed: Guards what states and variables share; notified at every change.
+        ended: What has ended the run before its end.
+        finished: Whether it has come to its end.
+        value: What its function returned.
+        usage: Tokens of what has ended.
     """
 
     def __init__(
@@ -140,38 +189,75 @@ class Run:
         gen: GenDefaults,
         seed: int,
         row_key: bytes,
+        max_program_tokens: int | None = None,
     ) -> None:
         self.name = name
         self.backend = backend
         self.gen = gen
         self.seed = seed
         self.row_key = row_key
+        self.max_program_tokens = max_program_tokens
         self.id = secrets.token_hex(8)
         self.recording = ir.Recording(name)
         self.changed = threading.Condition(threading.Lock())
         self.ended: BaseException | None = None
         self.finished = False
+        self.value: object = None
         self.usage = Usage()
         self.root = State(self, None, "", Phase.IDLE)
         self.states = [self.root]
+        self._rings: list[Callable[[], None]] = []
+        self._shortened: set[str] = set()
+        self.over_budget = False
+
+    # ---------------------------------------------------------------- waiting
+
+    def notify(self) -> None:
+        """Wake all who wait for a change; the caller holds ``changed``."""
+        self.changed.notify_all()
+        for ring in self._rings:
+            ring()
+
+    @contextlib.contextmanager
+    def ringing(self, ring: Callable[[], None]) -> Iterator[None]:
+        """Have ``ring()`` called at every change; it must neither wait nor raise."""
+        with self.changed:
+            self._rings.append(ring)
+        try:
+            yield
+        finally:
+            with self.changed:
+                self._rings.remove(ring)
+
+    @property
+    def over(self) -> bool:
+        """Whether the program has ended, well or not."""
+        return self.finished or self.ended is not None
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Wait until ``ready()`` holds or the run was aborted.
 
         Raises:
-            ProgramError: It would have to wait on the dispatcher thread, which nothing else
-                could then bring on.
+            ProgramError: This thread would have to wait, and must not (`waiting`).
         """
         with self.changed:
             if ready() or self.ended is not None:
                 return
-            if dispatcher().is_current():
-                raise ProgramError(
-                    "a value was read on lmlang's dispatcher thread, which brings the program "
-                    "on and would wait for itself: read it on a thread of your own."
-                )
+            waiting.refuse_to_wait(self)
             while not ready() and self.ended is None:
                 self.changed.wait()
+
+    async def wait_async(self, ready: Callable[[], bool]) -> None:
+        """As `wait`, on the running event loop."""
+        bell = waiting.LoopBell()
+        with self.ringing(bell.ring):
+            while True:
+                with self.changed:
+                    if ready() or self.ended is not None:
+                        return
+                await bell.wait()
+
+    # ---------------------------------------------------------------- ending
 
     def finish(self) -> None:
         """Wait for all states that were not joined; raises the first error in program order."""
@@ -179,10 +265,22 @@ class Run:
         while position < len(self.states):
             self.states[position].wait()
             position += 1
+        self._finish()
+
+    async def finish_async(self) -> None:
+        """As `finish`, on the running event loop."""
+        position = 0
+        while position < len(self.states):
+            await self.wait_async(self.states[position].settled)
+            position += 1
+        self._finish()
+
+    def _finish(self) -> None:
         with self.changed:
             failures = (state.failure() for state in self.states if not state.joined)
             error = next((failure for failure in failures if failure is not None), None)
             self.finished = error is None
+            self.notify()
         if error is not None:
             raise fresh(error)
 
@@ -192,10 +290,69 @@ class Run:
         Only the first call counts, and none after the run has finished.
         """
         with self.changed:
-            if self.ended is not None or self.finished:
+            if self.over:
                 return
             self.ended = fresh(error)
             under_way = [s.pending for s in self.states if s.pending is not None]
-            self.changed.notify_all()
+            self.notify()
         for handle in under_way:
             handle.cancel()
+
+    def cancel(self, state: State, error: BaseException) -> None:
+        """End what is under way in a state and in the forks below it; the root's is the run."""
+        if state is self.root:
+            self.abort(error)
+        with self.changed:
+            busy = [
+                s
+                for s in self.states
+                if s.prefix.startswith(state.prefix) and s.error is None and not s.settled()
+            ]
+            for each in busy:
+                each.error, each.joined = fresh(error), True
+            under_way = [s.pending for s in busy if s.pending is not None]
+            self.notify()
+        for handle in under_way:
+            handle.cancel()
+
+    # ---------------------------------------------------------------- max_program_tokens
+
+    def within_budget(self, path: str, params: SamplingParams) -> SamplingParams:
+        """The parameters of the generation at ``path``, its length within what the run has left.
+
+        Raises:
+            BudgetExceeded: Nothing is left.
+        """
+        if self.max_program_tokens is None or params.max_tokens == 0:
+            return params
+        with self.changed:
+            left = self.max_program_tokens - self.usage.generated_tokens
+            if left >= params.max_tokens:
+                return params
+            if left > 0:
+                self._shortened.add(path)
+        if left <= 0:
+            self._exceeded()
+        return replace(params, max_tokens=left, min_tokens=min(left, params.min_tokens))
+
+    def charge(self, path: str, usage: Usage, finish: str | None) -> None:
+        """Count what an operation took; what a shortened one left unsaid is beyond the budget.
+
+        Raises:
+            BudgetExceeded: More has been generated than ``max_program_tokens``, or would have.
+        """
+        with self.changed:
+            self.usage += usage
+            most = self.max_program_tokens
+            cut = path in self._shortened and finish == "length"
+            over = most is not None and (self.usage.generated_tokens > most or cut)
+        if over:
+            self._exceeded()
+
+    def _exceeded(self) -> None:
+        self.over_budget = True
+        raise BudgetExceeded(
+            f"the program needs more than max_program_tokens={self.max_program_tokens:,} "
+            f"generated tokens ({self.usage.generated_tokens:,} have been generated): raise it, "
+            "or lower the max_tokens of its generations."
+        )

@@ -243,7 +243,6 @@ def test_what_is_no_row_raises_before_anything_runs(rows, message):
         ({"journal": "x.sqlite"}, "journal is not available"),
         ({"question": "a"}, "unknown keyword 'question': arguments of the program stand in"),
         ({"temperature": -1}, "temperature=-1 is out of range"),
-        ({"stream": True}, "stream=True is not available"),
     ],
 )
 def test_wrong_keywords_of_a_batch_raise(keyword, message):

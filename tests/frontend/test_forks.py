@@ -300,11 +300,11 @@ def test_a_forked_program_makes_the_prompts_of_the_unforked_ones(tree):
     def forked(s):
         leaves = []
         grow(s, tree, leaves)
-        return [leaf._finished().segments() for leaf in leaves]
+        return [leaf._reader.prompt().segments() for leaf in leaves]
 
     def unforked(s, line):
         grow(s, (line, ()), [])
-        return s._finished().segments()
+        return s._reader.prompt().segments()
 
     alone = [
         lm.function(unforked).run(line, backend=ScriptedBackend(), temperature=0).ret_value

@@ -138,9 +138,11 @@ def test_the_first_parameter_may_have_any_name():
 @pytest.mark.parametrize(
     ("keyword", "message"),
     [
-        ({"stream": True}, "run: stream=True is not available in this version"),
-        ({"deadline": 3}, "run: deadline=3 is not available"),
-        ({"max_program_tokens": 3}, "max_program_tokens=3 is not available"),
+        ({"stream": 1}, "stream=1 must be True or False"),
+        ({"deadline": 0}, "deadline=0 is out of range: it must be above 0"),
+        ({"deadline": "3"}, "deadline='3' must be a number"),
+        ({"max_program_tokens": 0}, "max_program_tokens=0 is out of range"),
+        ({"max_program_tokens": 1.5}, "max_program_tokens=1.5 must be an integer"),
         ({"frequency_penalty": 3}, "frequency_penalty=3 is out of range"),
         ({"return_logprob": 1}, "return_logprob=1 must be True or False"),
         ({"max_new_tokens": -1}, "max_new_tokens=-1 is out of range"),
@@ -174,11 +176,11 @@ def test_what_asks_for_nothing_more_is_accepted():
     )
 
 
-async def asynchronous(s):
-    pass
-
-
 def generator(s):
+    yield
+
+
+async def asynchronous_generator(s):
     yield
 
 
@@ -188,7 +190,7 @@ def generator(s):
         (lambda: lm.function(3), "decorates a function, and this is int"),
         (lambda: lm.function(lm.function(lambda s: 1)), "decorates a function, and this is Func"),
         (lambda: lm.function(lambda: 1), r"needs a first parameter for its state: def <lambda>\(s"),
-        (lambda: lm.function(asynchronous), "async def asynchronous is not available"),
+        (lambda: lm.function(asynchronous_generator), r"asynchronous_generator\(\) is a gener"),
         (lambda: lm.function(generator), r"generator\(\) is a generator"),
         (lambda: lm.function(tmperature=0)(generate._body), "'tmperature' is no keyword of a run"),
         (lambda: generate.options(name=1), "'name' is no keyword of a run; these are: max_new"),
@@ -209,16 +211,137 @@ def test_a_method_without_a_parameter_for_the_state_is_refused_when_bound():
         Bot().say  # noqa: B018
 
 
-def test_a_program_in_a_program_is_not_available_by_state_but_is_by_call():
-    def inline(s):
-        greet(s, "a")
+# ------------------------------------------------------------------------ programs in programs
 
+
+def test_a_program_called_on_a_state_runs_there_and_returns_its_value():
+    def outer(s):
+        s += "> "
+        return greet(s, "Ann", mark="?")
+
+    state = lm.function(outer)(backend=ScriptedBackend())
+    assert (state.text(), state.ret_value) == ("> Hello Ann?", "Ann")
+    kinds = [type(node).__name__ for node in state.program().nodes]
+    assert kinds == ["Start", "Text", "Call", "Text", "Return"]
+    call = state.program().nodes[2]
+    assert call.callee == "greet"
+    assert call.arguments == (("name", "Ann"), ("times", 1), ("mark", "?"))
+
+
+def test_inline_is_the_same_as_written_out():
+    @lm.function
+    def ask(s, n):
+        s += f"{n}: " + lm.gen("x")
+
+    def inline(s):
+        for n in range(3):
+            ask(s, n)
+        return s["x"]
+
+    def written_out(s):
+        for n in range(3):
+            s += f"{n}: " + lm.gen("x")
+        return s["x"]
+
+    one, other = (
+        lm.function(body).run(seed=1, backend=ScriptedBackend()) for body in (inline, written_out)
+    )
+    assert (one.text(), one.ret_value) == (other.text(), other.ret_value)
+
+
+def test_methods_and_bound_arguments_work_inline():
+    class Bot:
+        mood = "glad"
+
+        @lm.function
+        def say(self, s, text):
+            s += f"{self.mood} {text}"
+
+    def outer(s):
+        Bot().say(s, "hi")
+        Bot().say.bind(text=" ho")(s)
+
+    assert lm.function(outer)(backend=ScriptedBackend()).text() == "glad higlad  ho"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: greet(s), r"greet\(name: str.*missing a required argument: 'name'"),
+        (lambda s: greet(s, "a", temperature=0), r"greet\(s, temperature=…\): on a state"),
+        (lambda s: greet.run(s, "a"), r"a state of its own: on a state write greet\(s, …\)"),
+    ],
+)
+def test_what_does_not_fit_inline_raises(call, message):
+    with pytest.raises(lm.ProgramError, match=message):
+        lm.function(call)(backend=ScriptedBackend())
+
+
+def test_a_program_in_a_program_may_have_a_run_of_its_own():
     def own(s):
         return greet("a", backend=ScriptedBackend()).text()
 
-    with pytest.raises(lm.ProgramError, match=r"greet\(s, …\) inside a program is not available"):
-        lm.function(inline)(backend=ScriptedBackend())
     assert lm.function(own)(backend=ScriptedBackend()).ret_value == "Hello a!"
+
+
+def test_call_runs_a_program_on_a_child_and_returns_its_value():
+    @lm.function
+    def guess(s, what):
+        s += what + lm.gen("guess")
+        return s["guess"]
+
+    def outer(s):
+        s += "P"
+        return s.call(guess, "Q"), s.call(lambda c: c.text()), "guess" in s
+
+    state = lm.function(outer)(backend=ScriptedBackend(lambda prompt: prompt.lower()))
+    assert state.ret_value == ("pq", "P", False)
+    assert state.text() == "P"
+
+
+def test_an_error_of_a_called_child_is_raised_by_the_program():
+    def outer(s):
+        s.call(lambda c: c.__iadd__(lm.gen("x")))
+
+    with pytest.raises(lm.BackendError, match="scripted to fail"):
+        lm.function(outer)(backend=ScriptedBackend(fail_at=0))
+
+
+# ------------------------------------------------------------------------------- bind
+
+
+def test_bound_arguments_are_given_and_those_of_the_call_win():
+    bound = greet.bind(name="Bob").bind(mark=".", times=2)
+    backend = ScriptedBackend()
+    assert bound(backend=backend).text() == "Hello Bob.Hello Bob."
+    assert bound(times=1, backend=backend).text() == "Hello Bob."
+    assert bound("Ann", 1, backend=backend).text() == "Hello Ann."
+    assert bound.options(temperature=0).run(backend=backend).text() == "Hello Bob.Hello Bob."
+    texts = [state.text() for state in bound.run_batch([{}, ("Ann",)], backend=backend)]
+    assert texts == ["Hello Bob.Hello Bob.", "Hello Ann.Hello Ann."]
+    assert greet("Cy", backend=backend).text() == "Hello Cy!"
+
+
+def test_a_row_key_knows_bound_arguments_as_given_ones():
+    @lm.function
+    def ask(s, a, b):
+        s += lm.gen("x")
+
+    one = ask.bind(b=2).run_batch([(1,)], seed=1, backend=ScriptedBackend())
+    other = ask.run_batch([(1, 2)], seed=1, backend=ScriptedBackend())
+    assert one[0]["x"] == other[0]["x"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"nam": 1}, "greet.bind: got an unexpected keyword argument 'nam': its signature is"),
+        ({"temperature": 0}, r"set with greet\.options\(temperature=…\)"),
+    ],
+)
+def test_binding_what_is_no_parameter_raises(arguments, message):
+    with pytest.raises(TypeError, match=message):
+        greet.bind(**arguments)
 
 
 def test_a_state_can_be_used_after_its_run():

@@ -3,6 +3,7 @@ import threading
 import pytest
 
 import lmlang as lm
+from lmlang.frontend import ir
 from lmlang.protocol import Usage
 from lmlang.testing import ScriptedBackend
 
@@ -292,14 +293,14 @@ def test_the_recording_is_in_order_and_knows_the_users_lines():
 
     program = run(body).program()
     kinds = [type(node).__name__ for node in program.nodes]
-    assert kinds == ["Start", "Text", "Gen", "SetVar", "Role", "Fork", "Join", "EndRole"]
+    assert " ".join(kinds) == "Start Text Gen SetVar Role Fork Join EndRole Return"
     assert program.nodes[2].max_tokens == 3
     assert program == run(body).program()
     hash(program.nodes)
     made = {0}
     for node in program.nodes[1:]:
         assert node.state in made
-        made |= set(node.made) if isinstance(node.made, tuple) else {node.made}
+        made |= set(ir.made_by(node))
     line = body.__code__.co_firstlineno
     sources = [source.rsplit(":", 1)[1] for _, source in sorted(program.sources.items())]
     # text, gen, set_var, role, two children, join; the end of a block is at its `with`

@@ -1,0 +1,222 @@
+"""Streams for readers: events and texts of a state or a variable, for ``for`` and ``async for``.
+
+Leaving a stream before its end cancels what it reads, unless others still read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Generator, Iterator
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from lmlang.errors import Cancelled
+from lmlang.frontend import waiting
+from lmlang.frontend.cursor import check_name
+from lmlang.frontend.feed import Feed, StreamEvent, feed_of
+from lmlang.frontend.meta import Meta
+from lmlang.frontend.reading import Reader
+
+T = TypeVar("T")
+
+
+class Stream(Generic[T]):
+    """The events of one run, for ``for`` and ``with``. For one thread.
+
+    Attributes:
+        state: The run's state; any thread may read it at any time.
+    """
+
+    def __init__(self, state: T, reader: Reader) -> None:
+        self.state = state
+        self._reader = reader
+        self._events = events(reader, None)
+        self._ended = False
+
+    def __iter__(self) -> Stream[T]:
+        return self
+
+    def __next__(self) -> StreamEvent:
+        try:
+            return next(self._events)
+        except BaseException:
+            self._ended = True
+            raise
+
+    def close(self) -> None:
+        """Leave; a run that has not ended is cancelled."""
+        self._events.close()
+        if not self._ended:
+            self._ended = True
+            _cancel(self._reader)
+
+    def __enter__(self) -> Stream[T]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class AsyncStream(Generic[T]):
+    """The events of one run, for ``async for`` and ``async with``. For one task.
+
+    Attributes:
+        state: The run's state; read it with ``await state.aget(name)``.
+    """
+
+    def __init__(self, state: T, reader: Reader) -> None:
+        self.state = state
+        self._reader = reader
+        self._events = events_async(reader, None)
+        self._ended = False
+
+    def __aiter__(self) -> AsyncStream[T]:
+        return self
+
+    async def __anext__(self) -> StreamEvent:
+        try:
+            return await self._events.__anext__()
+        except BaseException:
+            self._ended = True
+            raise
+
+    async def aclose(self) -> None:
+        """Leave; a run that has not ended is cancelled."""
+        await self._events.aclose()
+        self.__del__()
+
+    async def __aenter__(self) -> AsyncStream[T]:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        if not self._ended:
+            self._ended = True
+            _cancel(self._reader)
+
+
+def texts(found: Generator[StreamEvent]) -> Generator[str]:
+    """The texts of events that have some."""
+    with contextlib.closing(found):
+        for event in found:
+            if event.text:
+                yield event.text
+
+
+async def texts_async(found: AsyncGenerator[StreamEvent]) -> AsyncGenerator[str]:
+    """As `texts`."""
+    async with contextlib.aclosing(found):
+        async for event in found:
+            if event.text:
+                yield event.text
+
+
+async def texts_with_info(
+    found: AsyncGenerator[StreamEvent],
+) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
+    """Each text with what is known of its variable so far, under SGLang's names: one record."""
+    tokens: dict[str | None, int] = {}
+    async with contextlib.aclosing(found):
+        async for event in found:
+            tokens[event.variable] = tokens.get(event.variable, 0) + len(event.tokens)
+            if event.meta is not None:
+                yield event.text, _info(event.meta)
+            elif event.text:
+                count = tokens[event.variable]
+                yield event.text, {"finish_reason": None, "completion_tokens": count}
+
+
+def _info(meta: Meta) -> dict[str, Any]:
+    return {
+        "id": meta.id,
+        "finish_reason": meta.finish,
+        "prompt_tokens": meta.prompt_tokens,
+        "completion_tokens": meta.generated_tokens,
+        "cached_tokens": meta.cached_tokens,
+    }
+
+
+def events(reader: Reader, name: str | None) -> Generator[StreamEvent]:
+    """The events of a state or of one variable; leaving early cancels what is under way."""
+    _check(reader, name)
+    return _events(reader, name)
+
+
+def events_async(reader: Reader, name: str | None) -> AsyncGenerator[StreamEvent]:
+    """As `events`, on the running event loop."""
+    _check(reader, name)
+    return _events_async(reader, name)
+
+
+def _check(reader: Reader, name: str | None) -> None:
+    if name is not None:
+        check_name(name)
+        if not reader.outside:
+            reader.defined(name)
+
+
+def _events(reader: Reader, name: str | None) -> Generator[StreamEvent]:
+    bell, run = waiting.Bell(), reader.run
+    feed = feed_of(reader, name, bell.ring)
+    with _reading(reader, feed), run.ringing(bell.ring):
+        while not feed.ended:
+            found = feed.take()
+            yield from found
+            if not found and not feed.ended:
+                waiting.refuse_to_wait(run)
+                bell.wait()
+
+
+async def _events_async(reader: Reader, name: str | None) -> AsyncGenerator[StreamEvent]:
+    bell, run = waiting.LoopBell(), reader.run
+    feed = feed_of(reader, name, bell.ring)
+    with _reading(reader, feed), run.ringing(bell.ring):
+        while not feed.ended:
+            found = feed.take()
+            for event in found:
+                yield event
+            if not found and not feed.ended:
+                await bell.wait()
+
+
+@contextlib.contextmanager
+def _reading(reader: Reader, feed: Feed) -> Iterator[None]:
+    """Around the reading of a stream. The last reader to leave early cancels what it read."""
+    run, state = reader.run, reader.cursor.state
+    with run.changed:
+        state.readers += 1
+    left_early = False
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:  # the iterator was closed, its task cancelled, its thread interrupted
+        left_early = True
+        raise
+    finally:
+        feed.close()
+        with run.changed:
+            state.readers -= 1
+            last = state.readers == 0
+        if left_early and last:
+            _cancel(reader)
+
+
+def _cancel(reader: Reader) -> None:
+    left = Cancelled("the reader of its stream left before the end.")
+    reader.run.cancel(reader.cursor.state, left)
