@@ -1,0 +1,148 @@
+"""What the benchmarks have in common: options, interleaved repetitions, tables and a JSON line."""
+
+from __future__ import annotations
+
+from lmlang.runtime import openmp  # noqa: F401 - before anything that loads torch
+
+# isort: split
+import argparse
+import gc
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+import transformers
+
+A = TypeVar("A")
+
+OURS = "lmlang float32"
+"""The subject that the others are compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a benchmark runs.
+
+    Args:
+        repeat: Repetitions of each subject, after one warm-up.
+        small: Sizes that only show that everything works; their seconds mean nothing.
+    """
+
+    repeat: int
+    small: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Generic[A]):
+    """One subject's repetitions: all their seconds, and the answer of the first."""
+
+    seconds: tuple[float, ...]
+    answer: A
+
+    @property
+    def median(self) -> float:
+        """The median of the seconds."""
+        return statistics.median(self.seconds)
+
+
+def options(description: str | None) -> Options:
+    """Read the command line, and pin torch's threads for all subjects alike."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(
+        "--threads", type=_positive, help="torch threads of every subject (default: torch's own)"
+    )
+    parser.add_argument("--repeat", type=_positive, default=3, help="repetitions (default: 3)")
+    parser.add_argument(
+        "--small", action="store_true", help="tiny sizes, to see that it runs; times mean nothing"
+    )
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads or torch.get_num_threads())
+    # What transformers advises about this use of its caches is no part of a report.
+    transformers.logging.set_verbosity_error()
+    return Options(given.repeat, given.small)
+
+
+def interleaved(
+    subjects: Mapping[str, Callable[[], tuple[float, A]]],
+    repeat: int,
+    once: Collection[str] = (),
+) -> dict[str, Measured[A]]:
+    """Measure the subjects in turns, so that a slow minute of the machine falls on all of them.
+
+    Args:
+        subjects: By name: runs once and returns its seconds and its answer.
+        repeat: Rounds.
+        once: Names of those that take part in the first round only.
+    """
+    taken: dict[str, list[tuple[float, A]]] = {name: [] for name in subjects}
+    for number in range(repeat):
+        for name, subject in subjects.items():
+            if number == 0 or name not in once:
+                gc.collect()
+                taken[name].append(subject())
+    return {
+        name: Measured(tuple(seconds for seconds, _ in runs), runs[0][1])
+        for name, runs in taken.items()
+    }
+
+
+def ratios(measured: Mapping[str, Measured[A]]) -> dict[str, float]:
+    """By subject: how many times as fast as it ours is."""
+    ours = measured[OURS].median
+    return {name: subject.median / ours for name, subject in measured.items()}
+
+
+def require(equal: bool, what: str) -> None:
+    """End the benchmark where answers differ: times of different work are not to be compared."""
+    if not equal:
+        sys.exit(f"the answers differ, so no times are compared: {what}")
+
+
+def setup(model: str) -> dict[str, Any]:
+    """What the numbers depend on besides the code."""
+    return {
+        "model": os.path.basename(model),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load_before": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def print_setup(facts: Mapping[str, Any], repeat: int) -> None:
+    """Say on what, and how, everything below was measured."""
+    print(", ".join(f"{name} {value}" for name, value in facts.items()))
+    print(f"Medians of {repeat} interleaved repetitions after a warm-up; greedy; one process.")
+
+
+def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows below a title, the first column to the left and the others to the right."""
+    lines = [headings, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
+    print(f"\n{title}")
+    for line in lines:
+        cells = [line[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+        print("  " + "   ".join(cells))
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """The last line of a benchmark."""
+    print()
+    print(json.dumps(value))
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive: give 1 or more")
+    return number
