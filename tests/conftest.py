@@ -8,3 +8,5 @@ from lmlang.runtime import openmp  # noqa: F401 - before any test loads torch
 
 settings.register_profile("lmlang", derandomize=True, deadline=None)
 settings.load_profile("lmlang")
+
+pytest_plugins = ["pytester"]

@@ -166,3 +166,45 @@ def test_closing_fails_what_is_pending():
 def test_wrong_scripts_raise(arguments, message):
     with pytest.raises(ProgramError, match=message):
         ScriptedBackend(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("params", "text", "length"),
+    [
+        ({"min_tokens": 7}, "abcabab", 8),
+        ({"min_tokens": 7, "max_tokens": 7}, "abcabab", 7),
+        ({"stop": ("b",), "min_tokens": 2}, "abca", 5),
+        ({"stop": ("b",), "include_stop": True}, "ab", 2),
+        ({"stop_token_ids": (99,)}, "ab", 3),
+        ({"stop_token_ids": (99,), "min_tokens": 3}, "abcab", 6),
+    ],
+)
+def test_answers_are_cut_by_the_newer_parameters_too(params, text, length):
+    found = output("abcab", **params)
+    assert (found.text, len(found.ids)) == (text, length)
+
+
+def test_a_stream_can_come_in_chunks():
+    generation = ScriptedBackend(["abcde"], chunk=2).generate(Request(HI))
+    assert [event.text for event in generation.events()] == ["ab", "cd", "e"]
+
+
+def test_a_fixture_makes_a_backend_for_each_test(pytester):
+    pytester.makeconftest("import lmlang.testing\nbackend = lmlang.testing.backend_fixture()\n")
+    pytester.makepyfile(
+        """
+        import lmlang as lm
+
+        @lm.function
+        def program(s):
+            s += lm.gen("x")
+
+        def test_one(backend):
+            assert program()["x"]
+            assert len(backend.requests) == 1
+
+        def test_two(backend):
+            assert backend.requests == []
+        """
+    )
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
