@@ -8,6 +8,8 @@ Values are frozen; a `Generation` is the one living thing, and it is thread-safe
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -15,7 +17,10 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from lmlang import limits
-from lmlang.errors import Cancelled, ProgramError, fresh
+from lmlang.errors import Cancelled, ProgramError, ProgramTypeError, fresh, quote
+
+_ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_log = logging.getLogger("lmlang")
 
 # ---------------------------------------------------------------------------- prompt
 
@@ -29,9 +34,20 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Opens a chat turn; the backend's template writes its heading."""
+    """Opens a chat turn; the backend's template writes its heading.
+
+    Raises:
+        ProgramError: The role is no plain word, so that it could spell something else.
+    """
 
     role: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.role, str) or not _ROLE.fullmatch(self.role):
+            raise ProgramError(
+                f"the role {quote(str(self.role))} is no word of letters, digits, '-', '_': use "
+                "one that the model's template knows, such as 'user'."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +272,13 @@ class ScoreRequest:
             raise ProgramError(
                 f"{len(self.choices):,} choices: at most {limits.MAX_CHOICES:,} are allowed."
             )
+        for choice in self.choices:
+            if not isinstance(choice, str):
+                raise ProgramTypeError(
+                    f"a choice is a {type(choice).__name__}: choices of a request are texts."
+                )
+            if not choice:
+                raise ProgramError("a choice is empty: nothing can be scored; give it some text.")
         if len(set(self.choices)) != len(self.choices):
             twice = next(c for i, c in enumerate(self.choices) if c in self.choices[:i])
             raise ProgramError(f"the choice {twice!r} stands twice: choices must differ.")
@@ -438,7 +461,14 @@ class Generation:
             callbacks, self._callbacks = self._callbacks, []
             self._changed.notify_all()
         for callback in callbacks:
+            self._call(callback)
+
+    def _call(self, callback: Callable[[Generation], None]) -> None:
+        # As in concurrent.futures: whoever ends the generation is not ended by who listens.
+        try:
             callback(self)
+        except Exception:
+            _log.exception("a callback of a generation raised")
 
     def _ended(self) -> bool:
         return self._output is not None or self._error is not None
@@ -475,7 +505,7 @@ class Generation:
             if not self._ended():
                 self._callbacks.append(callback)
                 return
-        callback(self)
+        self._call(callback)
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
         """Call ``watcher()`` after every event, on the thread that pushes it.

@@ -229,7 +229,7 @@ def _abandon(state: State, operation: Operation, error: BaseException, ready: de
         variables.append(operation.variable)
     with state.run.changed:
         for variable in variables:
-            variable.error, variable.settled, variable.handle = error, True, None
+            variable.error, variable.settled = error, True
         state.run.notify()
     if operation.children:
         _begin_children(state, operation, error, ready)

@@ -208,7 +208,7 @@ class ProgramState:
     @overload
     def text_async_iter(
         self, var_name: str | None = None, *, return_meta_data: Literal[True]
-    ) -> AsyncGenerator[tuple[str, dict[str, Any]]]: ...
+    ) -> AsyncGenerator[tuple[str, dict[str, Any] | list[dict[str, Any]]]]: ...
     def text_async_iter(
         self, var_name: str | None = None, return_meta_data: bool = False
     ) -> AsyncGenerator[Any]:
@@ -218,7 +218,8 @@ class ProgramState:
         the keys of `get_meta_info`.
         """
         found = events_async(self._reader, var_name)
-        return texts_with_info(found) if return_meta_data else texts_async(found)
+        decode = self._cursor.run.backend.decode
+        return texts_with_info(found, decode) if return_meta_data else texts_async(found)
 
     def error(self) -> BaseException | None:
         """What this state failed with, once everything appended has run; None if nothing did."""

@@ -14,7 +14,7 @@ from lmlang.errors import Cancelled
 from lmlang.frontend import waiting
 from lmlang.frontend.cursor import check_name
 from lmlang.frontend.feed import Feed, StreamEvent, feed_of
-from lmlang.frontend.meta import Meta
+from lmlang.frontend.metainfo import meta_info
 from lmlang.frontend.reading import Reader
 
 T = TypeVar("T")
@@ -127,28 +127,18 @@ async def texts_async(found: AsyncGenerator[StreamEvent]) -> AsyncGenerator[str]
 
 
 async def texts_with_info(
-    found: AsyncGenerator[StreamEvent],
-) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
+    found: AsyncGenerator[StreamEvent], decode: Callable[[Sequence[int]], str]
+) -> AsyncGenerator[tuple[str, dict[str, Any] | list[dict[str, Any]]]]:
     """Each text with what is known of its variable so far, under SGLang's names: one record."""
     tokens: dict[str | None, int] = {}
     async with contextlib.aclosing(found):
         async for event in found:
             tokens[event.variable] = tokens.get(event.variable, 0) + len(event.tokens)
             if event.meta is not None:
-                yield event.text, _info(event.meta)
+                yield event.text, meta_info(event.meta, decode)
             elif event.text:
                 count = tokens[event.variable]
                 yield event.text, {"finish_reason": None, "completion_tokens": count}
-
-
-def _info(meta: Meta) -> dict[str, Any]:
-    return {
-        "id": meta.id,
-        "finish_reason": meta.finish,
-        "prompt_tokens": meta.prompt_tokens,
-        "completion_tokens": meta.generated_tokens,
-        "cached_tokens": meta.cached_tokens,
-    }
 
 
 def events(reader: Reader, name: str | None) -> Generator[StreamEvent]:
