@@ -14,7 +14,7 @@ from lmlang.errors import Cancelled
 from lmlang.frontend import waiting
 from lmlang.frontend.cursor import check_name
 from lmlang.frontend.feed import Feed, StreamEvent, feed_of
-from lmlang.frontend.metainfo import meta_info
+from lmlang.frontend.metainfo import Decode, meta_info
 from lmlang.frontend.reading import Reader
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ async def texts_async(found: AsyncGenerator[StreamEvent]) -> AsyncGenerator[str]
 
 
 async def texts_with_info(
-    found: AsyncGenerator[StreamEvent], decode: Callable[[Sequence[int]], str]
+    found: AsyncGenerator[StreamEvent], decode: Decode
 ) -> AsyncGenerator[tuple[str, dict[str, Any] | list[dict[str, Any]]]]:
     """Each text with what is known of its variable so far, under SGLang's names: one record."""
     tokens: dict[str | None, int] = {}

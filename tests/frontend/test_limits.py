@@ -1,0 +1,269 @@
+import asyncio
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lmlang as lm
+from lmlang.frontend.dispatcher import SWEEP, Dispatcher
+from lmlang.testing import ScriptedBackend
+from tests.frontend.by_hand import ByHand, bounded
+
+# ------------------------------------------------------------------------------- deadline
+
+WAITS = {
+    "item": lambda s: s["x"],
+    "later item": lambda s: s["after"],
+    "text": lambda s: s.text(),
+    "sync": lambda s: s.sync(),
+    "whole text": lambda s: list(s.text_iter()),
+    "variable": lambda s: list(s.text_iter("x")),
+    "aget": lambda s: asyncio.run(s.aget("x")),
+    "adone": lambda s: asyncio.run(s.adone()),
+}
+
+
+def begin(s):
+    s += "P" + lm.gen("x")
+    s["after"] = 1
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_deadline_ends_every_wait_in_a_program(wait, stubborn):
+    @lm.function
+    def program(s):
+        begin(s)
+        WAITS[wait](s)
+
+    backend = ByHand(stubborn)
+    with pytest.raises(lm.DeadlineExceeded, match=r"within deadline=0\.01 s.*more seconds") as e:
+        bounded(lambda: program.run(deadline=0.01, backend=backend))
+    assert e.value.context.program == "program"
+    assert isinstance(e.value, lm.LimitExceeded)
+    assert backend.generations[0].cancelled
+
+
+@pytest.mark.parametrize("wait", [*WAITS, "value", "undefined"])
+def test_a_deadline_ends_every_wait_outside(wait):
+    read = WAITS | {"value": lambda s: s.ret_value, "undefined": lambda s: s["undefined"]}
+    release = threading.Event()
+
+    @lm.function
+    def program(s):
+        begin(s)
+        release.wait(20)  # what a program does besides is not ended, and holds nobody up
+
+    state = program.run(deadline=0.01, stream=True, backend=ByHand(stubborn=True))
+    with pytest.raises(lm.DeadlineExceeded):
+        bounded(lambda: read[wait](state))
+    release.set()
+
+
+def test_a_deadline_ends_what_the_end_of_a_program_waits_for():
+    @lm.function
+    def program(s):
+        s.fork(1)[0].__iadd__(lm.gen("x"))
+
+    with pytest.raises(lm.DeadlineExceeded):
+        bounded(lambda: program.run(deadline=0.01, backend=ByHand(stubborn=True)))
+
+
+def test_a_deadline_ends_async_programs():
+    @lm.function
+    async def program(s):
+        begin(s)
+        await s.aget("x")
+
+    async def main():
+        await program.arun(deadline=0.01, backend=ByHand(stubborn=True))
+
+    with pytest.raises(lm.DeadlineExceeded):
+        bounded(lambda: asyncio.run(main()))
+
+
+def test_a_program_that_ends_in_time_has_no_deadline_any_more():
+    state = lm.function(begin).run(deadline=1e9, backend=ScriptedBackend())
+    state += lm.gen("more")
+    assert state["more"]
+
+
+def test_each_row_of_a_batch_has_its_own_deadline():
+    @lm.function
+    def program(s, hangs):
+        if hangs:
+            s += lm.gen("x")
+            s.sync()
+
+    states = program.run_batch(
+        [(False,), (True,)], deadline=0.05, on_error="return", backend=ByHand(), num_threads=1
+    )
+    assert [type(state.error()).__name__ for state in states] == ["NoneType", "DeadlineExceeded"]
+
+
+def test_alarms_ring_when_they_are_due_and_cancelled_ones_are_forgotten():
+    dispatcher, rung, done = Dispatcher(), [], threading.Event()
+    for _ in range(2 * SWEEP):
+        dispatcher.after(3600, lambda: rung.append("late")).cancel()
+    dispatcher.after(0.02, lambda: (rung.append("second"), done.set()))
+    dispatcher.after(0.0, lambda: rung.append("first"))
+    assert done.wait(20)
+    assert rung == ["first", "second"]
+    assert len(dispatcher._alarms) < SWEEP
+
+
+# ------------------------------------------------------------------------------- cancel
+
+
+def test_cancel_from_another_thread_ends_the_run_and_keeps_what_was_finished():
+    kept = []
+    with ByHand() as backend:
+
+        @lm.function
+        def program(s):
+            s["before"] = 1
+            s += lm.gen("x")
+            kept.append(s)
+            threading.Thread(target=s.cancel).start()
+            s["x"]
+
+        with pytest.raises(lm.Cancelled, match="the program was cancelled"):
+            bounded(lambda: program(backend=backend))
+        assert backend.generations[0].cancelled
+    assert kept[0]["before"] == 1
+
+
+def test_cancelling_a_fork_ends_it_and_the_forks_below_it_alone():
+    with ByHand() as backend:
+
+        @lm.function
+        def program(s):
+            forks = s.fork(2)
+            forks += lambda i: f"{i}" + lm.gen("x")
+            below = forks[0].fork(1)[0]  # not born: its parent waits
+            below += lm.gen("y")
+            forks[0].cancel()
+            backend.end("one", index=1)
+            for state, name in ((forks[0], "x"), (below, "y")):
+                with pytest.raises(lm.Cancelled):
+                    state[name]
+            s += "more"
+            return forks[1]["x"]
+
+        state = bounded(lambda: program(backend=backend))
+    assert (state.ret_value, state.text()) == ("one", "more")
+    assert [generation.cancelled for generation in backend.generations] == [True, False]
+
+
+def test_joining_a_cancelled_fork_raises_with_its_index():
+    with ByHand() as backend:
+
+        @lm.function
+        def program(s):
+            forks = s.fork(2)
+            forks[1].__iadd__(lm.gen("x"))
+            forks[1].cancel()
+            forks.join()
+
+        with pytest.raises(lm.Cancelled) as caught:
+            bounded(lambda: program(backend=backend))
+    assert caught.value.context.branch == 1
+
+
+def test_cancelling_what_has_ended_changes_nothing():
+    state = lm.function(begin)(backend=ScriptedBackend(["a"]))
+    state.cancel()
+    assert (state["x"], state.text(), state.error()) == ("a", "Pa", None)
+
+
+def test_what_is_appended_after_the_run_can_be_cancelled_too():
+    with ByHand() as backend:
+        state = lm.function(lambda s: None)(backend=backend)
+        state += lm.gen("x")
+        state.cancel()
+        with pytest.raises(lm.Cancelled):
+            bounded(lambda: state["x"])
+        assert backend.generations[0].cancelled
+
+
+# ----------------------------------------------------------------------- max_program_tokens
+
+
+@lm.function
+def generate(s, sizes):
+    for number, size in enumerate(sizes):
+        s += lm.gen(f"x{number}", max_tokens=size, ignore_eos=True)
+
+
+sizes = st.lists(st.integers(0, 6), max_size=5)
+
+
+@given(sizes, st.integers(1, 20))
+def test_a_program_generates_as_many_tokens_as_it_may(sizes, most):
+    backend = ScriptedBackend()
+    if sum(sizes) <= most:
+        state = generate(sizes, max_program_tokens=most, backend=backend)
+        assert state.usage().generated_tokens == sum(sizes)
+        unlimited = generate.run(sizes, seed=1, backend=ScriptedBackend()).text()
+        assert generate.run(sizes, seed=1, max_program_tokens=most, backend=backend).text() == (
+            unlimited
+        )
+        return
+    with pytest.raises(lm.BudgetExceeded, match=f"max_program_tokens={most}.*raise it, or lower"):
+        generate(sizes, max_program_tokens=most, backend=backend)
+    asked = [request.params.max_tokens for request in backend.requests]
+    assert sum(asked) <= most
+
+
+def test_an_output_that_ends_by_itself_within_the_budget_is_whole():
+    @lm.function
+    def program(s):
+        s += lm.gen("x", max_tokens=100)
+
+    state = program(max_program_tokens=4, backend=ScriptedBackend(["abc"]))
+    assert (state["x"], state.meta("x").finish) == ("abc", "eos")
+    with pytest.raises(lm.BudgetExceeded) as caught:
+        program(max_program_tokens=4, backend=ScriptedBackend(["abcde"]))
+    assert caught.value.context.op_path == "0"
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 8), st.integers(1, 40))
+def test_forks_share_the_budget(forks, most):
+    @lm.function
+    def program(s):
+        s.fork(forks).__iadd__(lm.gen("x", max_tokens=5, ignore_eos=True))
+
+    with ScriptedBackend(completes="on a thread") as backend:
+        if 5 * forks <= most:
+            program(max_program_tokens=most, backend=backend)
+        else:
+            with pytest.raises(lm.BudgetExceeded):
+                bounded(lambda: program(max_program_tokens=most, backend=backend))
+
+
+def test_several_samples_count_each():
+    @lm.function
+    def program(s):
+        s += lm.gen("x", n=3, max_tokens=2, ignore_eos=True)
+
+    assert program(max_program_tokens=6, backend=ScriptedBackend()).usage().generated_tokens == 6
+    with pytest.raises(lm.BudgetExceeded):
+        program(max_program_tokens=5, backend=ScriptedBackend())
+
+
+def test_what_was_finished_within_the_budget_stays_readable():
+    kept = []
+
+    @lm.function
+    def program(s):
+        kept.append(s)
+        s += lm.gen("x", max_tokens=2, ignore_eos=True)
+        s += lm.gen("y", max_tokens=2, ignore_eos=True)
+
+    with pytest.raises(lm.BudgetExceeded):
+        program(max_program_tokens=3, backend=ScriptedBackend(["ab", "cd"]))
+    assert kept[0]["x"] == "ab"
+    with pytest.raises(lm.BudgetExceeded):
+        kept[0]["y"]
