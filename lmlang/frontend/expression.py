@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
 from lmlang.errors import ProgramError, ProgramTypeError, quote
-from lmlang.frontend.ir import UNPLACED, EndRole, Gen, Image, Role, Select, Text
+from lmlang.frontend.ir import UNPLACED, Arg, EndRole, Gen, Image, Ref, Role, Select, Text
 
-Appendable: TypeAlias = Text | Role | EndRole | Gen | Select | Image
+Appendable: TypeAlias = Text | Arg | Ref | Role | EndRole | Gen | Select | Image
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,9 +310,8 @@ def as_datum(value: object) -> Datum:
     plain = type(value) in (type(None), bool, int, str, Opaque)
     if plain or (type(value) is float and math.isfinite(value)):
         return value  # type: ignore[return-value]
-    if isinstance(value, (Arg, Ref)) and value.made == UNPLACED:
-        return value
-    return Opaque(type(value).__name__)
+    unknown = getattr(type(value), "as_datum", None)  # of the values of a trace
+    return Opaque(type(value).__name__) if unknown is None else unknown(value)
 
 
 def made_by(node: Node) -> tuple[int, ...]:
@@ -324,12 +323,7 @@ def made_by(node: Node) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a program.
-
-    Args:
-        name: As in the function's signature, stars included.
-        annotation: Its type as text, empty where it has none.
-    """
+    """A parameter of a program: its name, stars included, and its type as text or empty."""
 
     name: str
     annotation: str = ""
@@ -337,12 +331,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why a trace ended before its program did.
-
-    Args:
-        source: The user's line.
-        reason: What there depends on a value that only a run knows.
-    """
+    """Where a trace ended before its program did, and what depends there on a run."""
 
     source: str
     reason: str
@@ -382,16 +371,23 @@ class Recording:
         self._nodes: list[Node] = [Start()]
         self._sources: dict[int, str] = {}
         self._ids = itertools.count(1)
+        self._closed = False
 
     def new_state(self) -> int:
         """An id that no node has made yet."""
         return next(self._ids)
 
     def add(self, node: Node, source: str) -> None:
-        """Add a node whose states are in place."""
+        """Add a node whose states are in place; nothing, once it is closed."""
+        if self._closed:
+            return
         self._nodes.append(node)
         for made in made_by(node):
             self._sources[made] = source
+
+    def close(self) -> None:
+        """Record nothing more."""
+        self._closed = True
 
     def program(self) -> Program:
         """What has been recorded so far."""

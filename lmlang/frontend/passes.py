@@ -126,30 +126,38 @@ def prefix(program: ir.Program) -> tuple[Segment, ...]:
 
     It is that of the program's own line: what its forks add is not in it.
     """
+    return prefix_and_rest(program)[0]
+
+
+def prefix_and_rest(program: ir.Program) -> tuple[tuple[Segment, ...], tuple[ir.Node, ...]]:
+    """The `prefix` of a program, and the nodes that are not in it."""
     segments: list[Segment] = []
     texts: list[str] = []
+    rest: list[ir.Node] = []
     head: int | None = None
     for node in program.nodes:
         if isinstance(node, ir.Start):
             head = node.made
-            continue
-        if node.state != head or isinstance(node, ir.Fork):
-            continue
-        match node:
-            case ir.Text():
+        elif node.state != head or not isinstance(node, _STATIC) or _appends(node):
+            rest.append(node)
+            head = None if node.state == head and not isinstance(node, ir.Fork) else head
+        else:
+            if isinstance(node, ir.Text):
                 texts.append(node.text)
-            case ir.Role() | ir.EndRole():
+            elif isinstance(node, (ir.Role, ir.EndRole)):
                 segments += [Text("".join(texts))] if any(texts) else []
                 segments.append(Turn(node.role) if isinstance(node, ir.Role) else EndTurn())
                 texts = []
-            case ir.SetVar() | ir.Scope() | ir.EndScope() | ir.Call():
-                pass
-            case ir.Join() if node.mode == "gather_variable":
-                pass
-            case _:
-                break
-        head = node.made
-    return (*segments, *([Text("".join(texts))] if any(texts) else []))
+            head = node.made
+    segments += [Text("".join(texts))] if any(texts) else []
+    return tuple(segments), tuple(rest)
+
+
+_STATIC = (ir.Text, ir.Role, ir.EndRole, ir.SetVar, ir.Scope, ir.EndScope, ir.Call, ir.Join)
+
+
+def _appends(node: ir.Node) -> bool:
+    return isinstance(node, ir.Join) and node.mode != "gather_variable"
 
 
 def shared_prefix(programs: Iterable[ir.Program]) -> tuple[Segment, ...]:

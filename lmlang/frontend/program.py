@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 from lmlang.errors import ProgramError, ProgramTypeError
-from lmlang.frontend import defaults, draws
+from lmlang.frontend import defaults, draws, ir
 from lmlang.frontend import rows as batch
 from lmlang.frontend.call import Call
 from lmlang.frontend.options import LATER_IN_RUN, RUN_KEYWORDS, RunOptions
+from lmlang.frontend.preview import Preview, preview
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.run import Run
 from lmlang.frontend.stream import AsyncStream, Stream
+from lmlang.frontend.trace import parameters_of, trace
 from lmlang.protocol import Backend
 
 P = ParamSpec("P")
@@ -51,6 +53,7 @@ class Function(Generic[P, R]):
         if parameters[skipped - 1].kind is not inspect.Parameter.VAR_POSITIONAL:
             parameters = parameters[skipped:]
         self._signature = inspect.Signature(parameters)
+        self._parameters = parameters_of(self._signature)
         self._own = {p.name for p in parameters if p.kind in _NAMED}
 
     @overload
@@ -245,6 +248,31 @@ class Function(Generic[P, R]):
             ) from None
         return Function(self._body, self._options, self._receiver, {**self._bound, **arguments})
 
+    def trace(self, **known: Any) -> ir.Program:
+        """What the program records on arguments of which only some are known; nothing is run.
+
+        Args:
+            **known: The program's own; defaults are known too, all others become holes.
+
+        Returns:
+            The recording as IR. Where the body depends on what only a run knows, it ends:
+            ``.stopped`` says at which line, and why.
+
+        Raises:
+            ProgramTypeError: An argument that the program has not.
+            Exception: What the body raises by itself.
+        """
+        return trace(self.__name__, self._whole_body(), self._signature, {**self._bound, **known})
+
+    def preview(self, **known: Any) -> Preview:
+        """The exact prompt and its tokens up to the first generation, and what follows as IR.
+
+        Nothing is run on a model. ``backend=None`` is the one in use; arguments are as in `trace`.
+        """
+        own, given = self._split(known)
+        backend = defaults.resolve(RunOptions.of(self._with(given)).backend)
+        return preview(self.trace(**own), backend)
+
     @overload
     def __get__(self, instance: None, owner: type) -> Function[P, R]: ...
     @overload
@@ -293,10 +321,12 @@ class Function(Generic[P, R]):
         row_key: bytes,
     ) -> Call:
         run = Run(self.__name__, backend, options.gen, seed, row_key, options.max_program_tokens)
-        body = self._body
-        if self._receiver:
-            body = functools.partial(body, *self._receiver)
-        return Call(run, body, bound.args, bound.kwargs, options.deadline)
+        run.recording = ir.Recording(self.__name__, self._parameters)
+        return Call(run, self._whole_body(), bound.args, bound.kwargs, options.deadline)
+
+    def _whole_body(self) -> Callable[..., R]:
+        """The function from its state on."""
+        return functools.partial(self._body, *self._receiver) if self._receiver else self._body
 
 
 _POSITIONAL = (

@@ -1,0 +1,87 @@
+"""What a program will ask first: the exact prompt up to its first generation, and what follows.
+
+Nothing is run on a model. The body is traced; a backend renders and tokenises the prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmlang.frontend import ir
+from lmlang.frontend.passes import prefix_and_rest
+from lmlang.frontend.printer import print_node
+from lmlang.protocol import Backend, EndTurn, Prompt, Segment, Text, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A program before its first run. A value, thread-safe; ``print()`` shows all of it.
+
+    Args:
+        prompt: The text up to the first generation, select, image or hole. With a backend as
+            that renders it; without one ``<user>…</user>`` stand for its template.
+        token_ids: The backend's tokens of that; None without a backend.
+        complete: Whether the prompt reaches the first generation or the end, with no hole before.
+        rest: What follows and what forks do, as lines of IR; holes are ``arg`` and ``ref``.
+        program: The trace; ``.stopped`` says where its static part ended, if it did.
+    """
+
+    prompt: str
+    token_ids: tuple[int, ...] | None
+    complete: bool
+    rest: tuple[str, ...]
+    program: ir.Program
+
+    def __str__(self) -> str:
+        counted = "" if self.token_ids is None else f" ({len(self.token_ids):,} tokens)"
+        lines = [f"prompt{counted}:", self.prompt, "then:", *(f"  {line}" for line in self.rest)]
+        if self.program.stopped is not None:
+            lines.append(f"  … {self.program.stopped.source}: {self.program.stopped.reason}")
+        return "\n".join(lines)
+
+
+def preview(program: ir.Program, backend: Backend | None) -> Preview:
+    """What a traced program will ask first.
+
+    Args:
+        program: As `trace` makes it.
+        backend: Renders and tokenises; None: neither.
+    """
+    segments, rest = prefix_and_rest(program)
+    prompt = Prompt.of(*segments)
+    asks = (ir.Gen, ir.Select, ir.Return)
+    complete = isinstance(_next(program, rest), asks) or (not rest and program.stopped is None)
+    return Preview(
+        prompt=_plain(segments) if backend is None else backend.render(prompt),
+        token_ids=None if backend is None else tuple(backend.encode(prompt)),
+        complete=complete,
+        rest=tuple(map(print_node, rest)),
+        program=program,
+    )
+
+
+def _next(program: ir.Program, rest: tuple[ir.Node, ...]) -> ir.Node | None:
+    """The node behind the prompt on the program's own line."""
+    beside = {made for node in program.nodes if isinstance(node, ir.Fork) for made in node.made}
+    for node in rest:
+        if isinstance(node, (ir.Start, ir.Fork)):
+            continue
+        if node.state not in beside:
+            return node
+        beside.update(ir.made_by(node))
+    return None
+
+
+def _plain(segments: tuple[Segment, ...]) -> str:
+    parts = []
+    role = ""
+    for segment in segments:
+        match segment:
+            case Text():
+                parts.append(segment.text)
+            case Turn():
+                role = segment.role
+                parts.append(f"<{role}>")
+            case EndTurn():
+                parts.append(f"</{role}>")
+    return "".join(parts)

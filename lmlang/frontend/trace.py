@@ -1,0 +1,373 @@
+"""Symbolic tracing: a program's body runs once, on values that only a run or a caller will know.
+
+    s += "On " + topic + ": " + lm.gen("tip")      text, arg, text, gen
+    s += s["tip"]                                  ref
+    if s["tip"] == "none": …                       ends the static part, with line and reason
+
+The recorder is the one of runs. Only what executes differs: a state of a trace settles variables
+with `SymbolicText` at once, so nothing waits, and asks no backend. What a trace cannot see: `is`,
+`isinstance`, input and output, randomness in a body. It feeds display and checks, never results.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from lmlang.errors import ProgramTypeError, quote
+from lmlang.frontend import ir
+from lmlang.frontend.call import Call
+from lmlang.frontend.defaults import use
+from lmlang.frontend.expression import Expression, Leaf, as_expression
+from lmlang.frontend.options import GenDefaults
+from lmlang.frontend.passes import own_refs
+from lmlang.frontend.run import Operation, Phase, Run, State, Variable
+from lmlang.frontend.source import line_of, users_line
+from lmlang.protocol import Prompt
+
+
+class TraceEnded(BaseException):
+    """Leaves a body whose static part has ended; no ``except Exception`` of it may stop this."""
+
+
+def trace(
+    name: str,
+    body: Callable[..., Any],
+    signature: inspect.Signature,
+    known: Mapping[str, object],
+) -> ir.Program:
+    """What a body records when it runs on what is known; ``stopped`` says where that ended.
+
+    Args:
+        name: The program's name.
+        body: Takes a state, then the arguments.
+        signature: Of the arguments.
+        known: Arguments by parameter; defaults are known too, all others become holes.
+
+    Raises:
+        ProgramTypeError: An argument of no parameter.
+        Exception: What the body raises by itself.
+    """
+    tracing = _Tracing(name, parameters_of(signature))
+    args, kwargs = _arguments(name, signature, known, tracing)
+    call = Call(_TraceRun(name, tracing), _boxed(body), args, kwargs)
+    try:
+        with use(_NoBackend(tracing)):  # runs of other programs inside this one
+            call.execute()
+    except TraceEnded:
+        pass
+    except TypeError as error:
+        tracing.see(error)
+        if tracing.stopped is None:
+            raise
+    finally:
+        tracing.over = True
+    return own_refs(replace(tracing.recording.program(), stopped=tracing.stopped))
+
+
+def parameters_of(signature: inspect.Signature) -> tuple[ir.Parameter, ...]:
+    """A signature as data."""
+    found = []
+    for parameter in signature.parameters.values():
+        several = parameter.kind is parameter.VAR_POSITIONAL
+        stars = "*" if several else "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+        annotation = parameter.annotation
+        if annotation is parameter.empty:
+            annotation = ""
+        elif not isinstance(annotation, str):
+            annotation = inspect.formatannotation(annotation)
+        found.append(ir.Parameter(stars + parameter.name, annotation))
+    return tuple(found)
+
+
+def _arguments(
+    name: str, signature: inspect.Signature, known: Mapping[str, object], tracing: _Tracing
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    left: dict[str, Any] = dict(known)
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            args += left.pop(parameter.name, ())
+            continue
+        hole = Leaf(ir.Arg(ir.UNPLACED, ir.UNPLACED, parameter.name))
+        value: Any = SymbolicText((hole,), tracing)
+        if parameter.name in left or parameter.default is not parameter.empty:
+            value = left.pop(parameter.name, parameter.default)
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            kwargs[parameter.name] = value
+        else:
+            args.append(value)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    if left and not takes_any:
+        raise ProgramTypeError(
+            f"{name}{signature} has no parameter {quote(next(iter(left)))}: give arguments by name."
+        )
+    return tuple(args), {**kwargs, **left}
+
+
+def _boxed(body: Callable[..., Any]) -> Callable[..., Any]:
+    """An ``async def`` body whose value is in a box: event loops show the values of their tasks."""
+    if not inspect.iscoroutinefunction(body):
+        return body
+
+    async def boxed(*args: Any, **kwargs: Any) -> _Box:
+        return _Box(await body(*args, **kwargs))
+
+    return boxed
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Box:
+    value: object
+
+    def as_datum(self) -> ir.Datum:
+        return ir.as_datum(self.value)
+
+
+class _Tracing:
+    """One trace: what it records until it stops. Thread-safe."""
+
+    def __init__(self, name: str, parameters: tuple[ir.Parameter, ...]) -> None:
+        self.recording = _TraceRecording(name, parameters, self)
+        self.stopped: ir.Stop | None = None
+        self.over = False
+        self._lock = threading.Lock()
+
+    def end(self, source: str, reason: str) -> None:
+        """Record nothing more; the first end counts."""
+        with self._lock:
+            if self.stopped is None:
+                self.stopped = ir.Stop(source, reason)
+                self.recording.close()
+
+    def leave(self, reason: str) -> NoReturn:
+        """End the static part at the user's line and leave the body."""
+        self.end(users_line(), reason)
+        raise TraceEnded(reason)
+
+    def see(self, error: BaseException | None) -> None:
+        """End where a function that wants a string has refused a value of the trace.
+
+        Python's own functions look at the type of what they get, and ask nothing of it.
+        """
+        if isinstance(error, TypeError) and SymbolicText.__name__ in str(error):
+            why = f"a value that only a run knows is used there: {error.args[0]}"
+            self.end(line_of(error), why)
+
+
+class _TraceRecording(ir.Recording):
+    """Stays without what a body records on its way out of a refusal."""
+
+    def __init__(self, name: str, parameters: tuple[ir.Parameter, ...], tracing: _Tracing) -> None:
+        super().__init__(name, parameters)
+        self._tracing = tracing
+
+    def add(self, node: ir.Node, source: str) -> None:
+        """Add a node whose states are in place; nothing, once the trace has ended."""
+        self._tracing.see(sys.exc_info()[1])
+        super().add(node, source)
+
+
+# ----------------------------------------------------------------------------- unknown values
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SymbolicText(Expression):
+    """A text of which some parts are not known. It can be appended and added to texts, no more."""
+
+    tracing: _Tracing
+
+    def __add__(self, other: object) -> Expression:
+        if isinstance(other, (str, SymbolicText)):
+            return SymbolicText(self.leaves + as_expression(other).leaves, self.tracing)
+        return Expression(self.leaves + as_expression(other).leaves)
+
+    def __radd__(self, other: object) -> Expression:
+        if isinstance(other, str):
+            return SymbolicText(as_expression(other).leaves + self.leaves, self.tracing)
+        return Expression(as_expression(other).leaves + self.leaves)
+
+    def as_datum(self) -> ir.Datum:
+        """The hole, where it is one by itself."""
+        node = self.leaves[0].node
+        alone = len(self.leaves) == 1 and isinstance(node, (ir.Arg, ir.Ref))
+        return node if alone else ir.Opaque("str")  # type: ignore[return-value]
+
+    def __str__(self) -> NoReturn:
+        _leave(self, "its text is asked, as in an f-string (append it, or add it with +)")
+
+    def __format__(self, spec: str) -> NoReturn:
+        self.__str__()
+
+    def __repr__(self) -> str:
+        return f"<{_shown(self)}>" if self.tracing.over else self.__str__()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        _leave(self, f".{name} is asked of it")
+
+
+def _leave(unknown: SymbolicText, how: str) -> NoReturn:
+    unknown.tracing.leave(f"{_shown(unknown)} is not known before a run, and {how}.")
+
+
+def _shown(unknown: SymbolicText) -> str:
+    parts = [leaf.node for leaf in unknown.leaves]
+    names = [f"the argument {quote(part.name)}" for part in parts if isinstance(part, ir.Arg)]
+    names += [f"the variable {quote(part.name)}" for part in parts if isinstance(part, ir.Ref)]
+    return names[0]
+
+
+def _refusing(how: str) -> Callable[..., NoReturn]:
+    def refuse(self: SymbolicText, *_: object, **__: object) -> NoReturn:
+        _leave(self, how)
+
+    return refuse
+
+
+_USES = {
+    "its truth is asked": "bool",
+    "it is compared": "eq ne lt le gt ge hash",
+    "it is read as a number": "int float complex index round abs neg pos invert",
+    "it is computed with": "mod rmod mul rmul sub rsub divmod rdivmod truediv rtruediv floordiv "
+    "rfloordiv pow rpow and rand or ror xor rxor lshift rlshift rshift rrshift matmul rmatmul",
+    "its parts are asked": "len iter contains getitem reversed bytes buffer",
+    "it is called": "call",
+    "it is changed": "setitem delitem iadd",
+    "it is copied": "copy deepcopy reduce_ex",
+    "it is used in a with block": "enter exit",
+    "it is awaited": "await aiter",
+    "it is a path": "fspath",
+}
+for _how, _names in _USES.items():
+    for _name in _names.split():
+        setattr(SymbolicText, f"__{_name}__", _refusing(_how))
+
+
+class _Unknown:
+    """Something else of a run, such as metadata: anything asked of it ends the static part."""
+
+    def __init__(self, tracing: _Tracing, what: str) -> None:
+        self._tracing = tracing
+        self._what = what
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._tracing.leave(f"{self._what} are known only in a run, and .{name} is asked of them.")
+
+
+# ---------------------------------------------------------------------- in place of execution
+
+
+class _TraceRun(Run):
+    """A run whose states settle everything at once."""
+
+    def __init__(self, name: str, tracing: _Tracing) -> None:
+        super().__init__(name, _NoBackend(tracing), GenDefaults(), 0, b"")
+        self.recording = tracing.recording
+        self.tracing = tracing
+        unknown: Any = _Unknown(tracing, "counts of tokens")
+        self.usage = unknown
+        self.root = _TraceState(self, None, "", Phase.IDLE)
+        self.states = [self.root]
+
+
+class _TraceState(State):
+    """A state that executes nothing: its variables are settled when they are appended."""
+
+    __slots__ = ()
+
+    def __init__(self, run: Run, branch: int | None, prefix: str, phase: Phase) -> None:
+        super().__init__(run, branch, prefix, Phase.IDLE)
+        assert isinstance(run, _TraceRun)
+        self.origin = self.prompt = _UnknownPrompt(run.tracing)
+
+    def push(self, operations: list[Operation]) -> bool:
+        """Settle what operations define; there is nothing to execute."""
+        assert isinstance(self.run, _TraceRun)
+        for operation in operations:
+            _settle(operation, self.run.tracing)
+        return False
+
+
+class _UnknownPrompt(Prompt):
+    """Stands for the prompt of a trace's state."""
+
+    __slots__ = ("tracing",)
+
+    def __init__(self, tracing: _Tracing) -> None:
+        super().__init__()
+        self.tracing = tracing
+
+    def nodes(self) -> list[Prompt]:
+        """Ends the static part."""
+        self.tracing.leave("the text of the prompt is known only in a run, and it is asked.")
+
+
+class _NoBackend:
+    """Where a backend would be: asking it ends the static part."""
+
+    def __init__(self, tracing: _Tracing) -> None:
+        self._tracing = tracing
+
+    def _leave(self, *_: object) -> NoReturn:
+        self._tracing.leave("a backend is asked, which a trace has not.")
+
+    generate = score = render = encode = decode = info = flush_cache = close = _leave
+
+
+def _settle(operation: Operation, tracing: _Tracing) -> None:
+    """Give the variables of an operation the values that they have in a trace."""
+    node, variable = operation.node, operation.variable
+    if isinstance(node, (ir.Scope, ir.Return)):
+        return
+    if variable is not None:
+        if isinstance(node, ir.SetVar):
+            value = operation.value
+        elif isinstance(node, ir.Gen) and node.n is not None and node.n > 1:
+            value = [_ref(variable, node, (index,), tracing) for index in range(node.n)]
+        else:
+            value = _ref(variable, node, (), tracing)
+        _set(variable, value, None if isinstance(node, ir.SetVar) else tracing)
+    for gathered, values in operation.gathered:
+        if isinstance(node, ir.Join):
+            _set(gathered, _items(gathered, node, (), values, tracing), None)
+        else:
+            _set(gathered, _ref(gathered, node, (), tracing), None)
+
+
+def _set(variable: Variable, value: object, tracing: _Tracing | None) -> None:
+    variable.value, variable.settled = value, True
+    if isinstance(value, SymbolicText):
+        variable.text = value  # type: ignore[assignment]
+    if tracing is not None:
+        variable.meta = _Unknown(tracing, "metadata")  # type: ignore[assignment]
+
+
+def _ref(
+    variable: Variable, node: ir.Node, index: tuple[int, ...], tracing: _Tracing
+) -> SymbolicText:
+    (made,) = ir.made_by(node)
+    ref = ir.Ref(ir.UNPLACED, ir.UNPLACED, variable.name, index, made)
+    return SymbolicText((Leaf(ref),), tracing)
+
+
+def _items(
+    variable: Variable, node: ir.Node, index: tuple[int, ...], value: object, tracing: _Tracing
+) -> object:
+    """What a join gathered: lists stay lists, and what is unknown in them is the join's."""
+    if isinstance(value, list):
+        return [
+            _items(variable, node, (*index, number), item, tracing)
+            for number, item in enumerate(value)
+        ]
+    return _ref(variable, node, index, tracing) if isinstance(value, SymbolicText) else value

@@ -1,0 +1,106 @@
+import inspect
+
+import lmlang as lm
+from lmlang.frontend.preview import preview
+from lmlang.frontend.trace import trace
+from lmlang.testing import ScriptedBackend
+
+
+def previewed(body, backend=None, **known):
+    parameters = list(inspect.signature(body).parameters.values())[1:]
+    return preview(trace(body.__name__, body, inspect.Signature(parameters), known), backend)
+
+
+def body(s, topic):
+    s += lm.system("Be brief.")
+    with s.user():
+        s += "On " + topic + "!"
+        forks = s.fork(2)
+        forks += "side"
+    s += lm.assistant(lm.gen("answer", max_tokens=8))
+    s += s["answer"] + topic
+
+
+def test_the_prompt_is_exact_up_to_the_first_generation():
+    backend = ScriptedBackend()
+    seen = previewed(body, backend, topic="tea")
+    lm.function(body)("tea", backend=backend)
+    request = backend.requests[0]
+    assert seen.prompt == backend.render(request.prompt)
+    assert seen.token_ids == tuple(backend.encode(request.prompt))
+    assert seen.complete
+    assert seen.rest == (
+        "%6, %7 = fork %5 2",
+        '%8 = text %6 "side"',
+        '%9 = text %7 "side"',
+        "%12 = gen %11 -> answer [max_tokens=8]",
+        "%13 = end_role %12 assistant",
+        "%14 = ref %13 answer",
+        '%15 = text %14 "tea"',
+        "return %15",
+    )
+
+
+def test_nothing_is_run():
+    backend = ScriptedBackend()
+    previewed(body, backend, topic="tea")
+    assert backend.requests == []
+
+
+def test_holes_end_the_prompt_and_are_shown():
+    seen = previewed(body, ScriptedBackend())
+    assert seen.prompt == "<system>Be brief.</system><user>On "
+    assert not seen.complete
+    assert seen.rest[0] == "%6 = arg %5 topic"
+    assert seen.rest[-2:] == ("%17 = arg %16 topic", "return %17")
+
+
+def test_without_a_backend_there_is_a_plain_text_and_no_tokens():
+    seen = previewed(body, topic="tea")
+    assert seen.prompt == "<system>Be brief.</system><user>On tea!</user><assistant>"
+    assert seen.token_ids is None
+    assert seen.complete
+
+
+def test_where_the_static_part_ends_before_a_generation_the_prompt_is_not_complete():
+    def dependent(s, topic):
+        s += "a"
+        if topic:
+            s += lm.gen("x")
+
+    seen = previewed(dependent, ScriptedBackend())
+    assert (seen.prompt, seen.complete, seen.rest) == ("a", False, ())
+    assert seen.program.stopped.reason in str(seen)
+
+
+def test_programs_that_generate_nothing_or_only_in_forks_are_complete():
+    def plain(s):
+        s += "a"
+
+    def forked(s):
+        s += "a"
+        forks = s.fork(2)
+        forks += "b" + lm.gen("x")
+        forks.join()
+        s += "c" + lm.select("y", ["a", "b"])
+
+    assert previewed(plain).complete
+    assert previewed(plain).rest == ("return %1",)
+    seen = previewed(forked, ScriptedBackend())
+    assert (seen.prompt, seen.complete) == ("ac", True)
+    assert seen.rest[-2] == '%10 = select %9 -> y ["a", "b"] [ends_turn=False]'
+
+
+def test_it_prints_as_a_whole():
+    shown = str(previewed(body, ScriptedBackend(), topic="tea"))
+    assert shown.startswith("prompt (57 tokens):\n<system>Be brief.</system><user>On tea!</user>")
+    assert "gen" in shown
+
+
+def test_programs_preview_themselves_on_the_backend_in_use():
+    program = lm.function(body).options(temperature=0)
+    with ScriptedBackend() as backend, lm.use(backend):
+        assert program.preview(topic="tea") == previewed(body, backend, topic="tea")
+        other = program.preview(backend=ScriptedBackend(), topic="tea")
+        assert other == program.bind(topic="tea").preview()
+        assert backend.requests == []
