@@ -380,6 +380,8 @@ pieces = st.one_of(
     st.tuples(st.just("turn"), st.deferred(lambda: bodies)),
     st.tuples(st.just("scope"), st.sampled_from(["v", "x"]), st.deferred(lambda: bodies)),
     st.tuples(st.just("copy"), st.deferred(lambda: bodies)),
+    st.tuples(st.just("inline"), st.integers() | st.text("ab"), st.deferred(lambda: bodies)),
+    st.tuples(st.just("call"), st.deferred(lambda: bodies)),
     st.tuples(
         st.just("fork"),
         st.lists(st.deferred(lambda: bodies), min_size=1, max_size=3),
@@ -410,6 +412,10 @@ def perform(s, body, in_turn=False):
         elif kind == "copy":
             with s.copy() as c:
                 perform(c, rest[0], in_turn)
+        elif kind == "inline":
+            lm.function(lambda t, known, inner=rest[1]: perform(t, inner, in_turn))(s, rest[0])
+        elif kind == "call":
+            s.call(lambda t, inner=rest[0]: perform(t, inner, in_turn))
         else:
             forks = s.fork(len(rest[0]))
             for fork, inner in zip(forks, rest[0], strict=True):
