@@ -139,8 +139,7 @@ class Cursor:
         node = ir.Fork(self.head, ids)
         run.recording.add(node, source)
         children = [
-            self._child(self.state.child(i, f"{prefix}{i}/"), made)
-            for i, made in enumerate(ids)
+            self._child(self.state.child(i, f"{prefix}{i}/"), made) for i, made in enumerate(ids)
         ]
         states = tuple(child.state for child in children)
         with run.changed:
