@@ -27,6 +27,7 @@ format: $(VENV)/installed-test
 bench: $(VENV)/installed-test
 	$(RUN) benchmarks/decode.py
 	$(RUN) benchmarks/programs.py
+	$(RUN) benchmarks/frontend.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

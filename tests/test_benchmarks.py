@@ -11,13 +11,19 @@ from typing import Any
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-def last_line(script: str) -> dict[str, Any]:
+def json_of(script: str) -> dict[str, Any]:
     """Run a benchmark in its own process, small and once; its JSON."""
     command = [sys.executable, str(BENCHMARKS / script), "--small", "--repeat", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     value: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert value["small"] is True
+    return value
+
+
+def last_line(script: str) -> dict[str, Any]:
+    """The same of a benchmark that compares us with others."""
+    value = json_of(script)
     for result in value["results"]:
         assert result["equal"] is True
         assert result["ratio"]["lmlang float32"] == 1.0
@@ -45,3 +51,12 @@ def test_programs_give_the_same_answers_and_share_their_prompts() -> None:
         assert counters["prompt_tokens"] == counters["cached_tokens"] + counters["prefill_tokens"]
         assert counters["cached_tokens"] >= (rows - 1) * result["prefix_tokens"]
     assert forks["counters"]["generated_tokens"] == forks["forks"] * forks["tokens"]
+
+
+def test_frontend_tells_what_the_language_costs_in_round_trips() -> None:
+    value = json_of("frontend.py")
+    assert value["benchmark"] == "frontend"
+    unit, *others = value["results"]
+    assert (unit["workload"], unit["ratio"]) == ("empty round trip", 1.0)
+    assert {result["workload"] for result in others} >= {"generation, read at the end", "fork"}
+    assert all(len(result["seconds"]) == 1 for result in value["results"])

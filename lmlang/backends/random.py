@@ -7,7 +7,6 @@ sampling parameters, and on nothing else; so programs behave on it as on a model
 from __future__ import annotations
 
 import hashlib
-import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -34,8 +33,10 @@ from lmlang.protocol import (
 
 Completes: TypeAlias = Literal["at once", "on a thread"]
 
-LETTERS = "eeeeettttaaaoooiiinnnssshhhrrrddllcum     ,.\n"
-"""What answers are made of; common characters are drawn more often."""
+LETTERS = (b"eeeeettttaaaoooiiinnnssshhhrrrddllcum     ,.\n" * 6)[:256]
+"""The character that a byte of a digest stands for; common ones stand there more often."""
+LOGPROBS = tuple(-byte / 64 for byte in range(256))
+"""The log-probability that it stands for."""
 LONGEST = 48
 """Characters of an answer at most, before it ends by itself."""
 EVERY = 16
@@ -170,38 +171,35 @@ class RandomBackend:
         read = self._read(request.prompt)
         params = request.params
         draw = request.draw_key if params.temperature > 0 else 0
-        source = self._source(read, draw.to_bytes(8, "little"))
-        answer = "".join(source.choices(LETTERS, k=source.randrange(1, LONGEST)))
+        drawn = self._drawn(read, draw.to_bytes(8, "little"))
+        length = 1 + drawn[-1] * LONGEST // 256
         return output_of(
             request,
             lambda: self.render(request.prompt),
             read.length,
-            answer,
-            lambda count: tuple([-source.random() for _ in range(count)]),
+            drawn[:length].translate(LETTERS).decode("ascii"),
+            lambda count: _logprobs(drawn, count),
         )
 
     def _scores(self, request: ScoreRequest) -> Scores:
         read = self._read(request.prompt)
-        alone = _Read(hashlib.blake2b(digest_size=8), 0, "")
+        alone = _Read(hashlib.blake2b(), 0, "")
         choices = []
         for choice in request.choices:
             ids = (*map(ord, choice), *((END,) if request.end_turn else ()))
-            told = tuple(self._logprobs(read, choice, len(ids)))
+            told = _logprobs(self._drawn(read, choice.encode()), len(ids))
             without: tuple[float | None, ...] = ()
             if request.unconditional:
-                without = (None, *self._logprobs(alone, choice, len(ids))[1:])
+                without = (None, *_logprobs(self._drawn(alone, choice.encode()), len(ids))[1:])
             choices.append(ChoiceScore(ids, told, without))
         scored = sum(len(choice.ids) for choice in choices)
         return Scores(tuple(choices), Usage(prompt_tokens=read.length, scored_tokens=scored))
 
-    def _logprobs(self, read: _Read, choice: str, count: int) -> list[float]:
-        source = self._source(read, choice.encode())
-        return [-source.random() for _ in range(count)]
-
-    def _source(self, read: _Read, salt: bytes) -> random.Random:
+    def _drawn(self, read: _Read, salt: bytes) -> bytes:
+        """64 bytes that depend on seed, prompt and salt."""
         mixed = read.hash.copy()
         mixed.update(b"%d:" % self._seed + salt)
-        return random.Random(int.from_bytes(mixed.digest(), "little"))
+        return mixed.digest()
 
     def _read(self, prompt: Prompt) -> _Read:
         """The hash of a prompt's text, remembered on every prompt on the way to it."""
@@ -216,7 +214,7 @@ class RandomBackend:
         assert read is None or isinstance(read, _Read)
         for node in reversed(unread):
             if read is None:
-                read = _Read(hashlib.blake2b(digest_size=8), 0, "")
+                read = _Read(hashlib.blake2b(), 0, "")
             else:
                 assert node.segment is not None
                 role = node.segment.role if isinstance(node.segment, Turn) else read.role
@@ -229,6 +227,12 @@ class RandomBackend:
             node.memo = read
         assert read is not None
         return read
+
+
+def _logprobs(drawn: bytes, count: int) -> tuple[float, ...]:
+    """So many log-probabilities, over and over from the same bytes."""
+    repeated = drawn * (count // len(drawn) + 1)
+    return tuple([LOGPROBS[byte] for byte in repeated[:count]])
 
 
 def _do(work: Callable[[], None], fail: Callable[[BaseException], None]) -> None:

@@ -125,7 +125,7 @@ def gen(
         UNPLACED,
         UNPLACED,
         variable,
-        **checked_sampling("gen", given),  # type: ignore[arg-type]
+        **checked_sampling(given),  # type: ignore[arg-type]
         **checked_reporting("gen", given),  # type: ignore[arg-type]
         n=None if n is None else checked_n(n),
         seed=None if seed is None else limits.integer("seed", seed, 0, limits.MAX_SEED),

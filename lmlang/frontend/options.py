@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 
 from lmlang import limits
 from lmlang.errors import ProgramError, quote
@@ -94,7 +95,7 @@ class Report:
 SILENT = Report()
 
 
-def checked_sampling(where: str, given: Given) -> dict[str, object]:
+def checked_sampling(given: Given) -> dict[str, object]:
     """Canonical values of the sampling parameters among ``given``, by their names.
 
     Raises:
@@ -103,6 +104,22 @@ def checked_sampling(where: str, given: Given) -> dict[str, object]:
     asked = {name: given[name] for name in SAMPLING if given.get(name) is not None}
     if not asked:
         return asked
+    if all(type(value) in _PLAIN for value in asked.values()):
+        return _remembered(tuple([(name, type(value), value) for name, value in asked.items()]))
+    return _checked(asked)
+
+
+_PLAIN = (int, float, bool, str)
+"""Types whose values may be keys of what was checked before."""
+
+
+@lru_cache(maxsize=1024)
+def _remembered(asked: tuple[tuple[str, type, object], ...]) -> dict[str, object]:
+    """What was checked before; the types keep True and 1 apart. Nobody changes what it returns."""
+    return _checked({name: value for name, _, value in asked})
+
+
+def _checked(asked: Given) -> dict[str, object]:
     if "max_tokens" not in asked and "min_tokens" in asked:  # whatever the run's maximum is
         checked = SamplingParams(max_tokens=limits.MAX_TOKENS, **asked)  # type: ignore[arg-type]
     else:
@@ -196,7 +213,7 @@ class RunOptions:
         if "max_new_tokens" in asked:
             most = asked.pop("max_new_tokens")
             asked["max_tokens"] = limits.integer("max_new_tokens", most, 0, limits.MAX_TOKENS)
-        params = checked_sampling("run", asked)
+        params = checked_sampling(asked)
         for name in ("use_thread", "stream"):
             limits.boolean(name, asked.get(name, False))
         if "num_api_spec_tokens" in asked:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
 
 from lmlang.errors import BackendError, Cancelled, fresh, quote
 from lmlang.frontend import draws, ir, reasoning, selection
@@ -30,6 +31,10 @@ from lmlang.protocol import (
     Text,
     Usage,
 )
+
+_OWN_SAMPLING = attrgetter(*SAMPLING)
+_OWN_REPORTING = attrgetter(*REPORTING)
+_NOTHING = (None,) * len(REPORTING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +154,7 @@ def _requests(run: Run, prompt: Prompt, operation: Operation, node: ir.Gen) -> l
     """One request for each sample; they differ in their draw keys alone."""
     seed = run.seed if node.seed is None else node.seed
     report = _report(run, node)
-    params = _merged(run.gen.params, tuple([getattr(node, name) for name in SAMPLING]))
+    params = _merged(run.gen.params, _OWN_SAMPLING(node))
     params = run.within_budget(operation.path, params)
     tag = Tag(run.id, operation.path)
     return [
@@ -173,7 +178,10 @@ def _merged(base: SamplingParams, own: tuple[object, ...]) -> SamplingParams:
 
 
 def _report(run: Run, node: ir.Gen) -> Report:
-    asked = {name: value for name in REPORTING if (value := getattr(node, name)) is not None}
+    own = _OWN_REPORTING(node)
+    if own == _NOTHING:
+        return run.gen.report
+    asked = {name: value for name, value in zip(REPORTING, own, strict=True) if value is not None}
     return report_of(asked, run.gen.report)
 
 
