@@ -7,12 +7,11 @@ a name means never depends on timing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from lmlang import limits
 from lmlang.errors import ProgramError, ProgramTypeError
 from lmlang.frontend import ir
-from lmlang.frontend.expression import Leaf, as_expression, begin, end, role_after
+from lmlang.frontend.expression import Leaf, as_expression, begin, end, place, role_after
 from lmlang.frontend.interpreter import append
 from lmlang.frontend.reasoning import SUFFIX
 from lmlang.frontend.run import Operation, Run, State, Variable
@@ -72,13 +71,10 @@ class Cursor:
         if isinstance(node, (ir.Gen, ir.Select)):
             variable = self.bind(node.name or self._next_unnamed())
             path = self._next_path()
-            if isinstance(node, ir.Select) and node.ends_turn is None:
-                node = replace(node, ends_turn=ends_turn)
-            node = replace(node, name=variable.name)
+        placed = place(node, self.head, made, variable.name if variable else "", ends_turn)
         beside: tuple[tuple[Variable, object], ...] = ()
-        if isinstance(node, ir.Gen) and node.reasoning is not None:
-            beside = ((self.bind(node.name + SUFFIX), None),)
-        placed = replace(node, state=self.head, made=made)
+        if isinstance(placed, ir.Gen) and placed.reasoning is not None:
+            beside = ((self.bind(placed.name + SUFFIX), None),)
         self._record(placed, made, source)
         return Operation(placed, path, source, variable, leaf.members, leaf.beside, gathered=beside)
 

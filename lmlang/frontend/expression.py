@@ -5,7 +5,8 @@ lm.user("Hi " + lm.gen("x"))   ->   Role(user) | Text("Hi ") | Gen(x) | EndRole(
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import NoReturn, TypeAlias
 
 from lmlang.errors import ProgramError, ProgramTypeError, quote
@@ -83,6 +84,25 @@ def checked_text(value: str) -> str:
             'text.encode("utf-8", "replace").decode().'
         ) from None
     return text
+
+
+_REST_OF_GEN = attrgetter(*[f.name for f in fields(Gen)[3:]])
+
+
+def place(node: Appendable, state: int, made: int, name: str, ends_turn: bool) -> Appendable:
+    """A node in its place: between two states, under its name if it makes a variable.
+
+    ``ends_turn`` is for a select that was not told. Texts and generations are made by hand: this
+    is run for each of them, and `dataclasses.replace` takes several times as long.
+    """
+    if isinstance(node, Text):
+        return Text(state, made, node.text)
+    if isinstance(node, Gen):
+        return Gen(state, made, name, *_REST_OF_GEN(node))
+    if isinstance(node, Select):
+        ends = ends_turn if node.ends_turn is None else node.ends_turn
+        return replace(node, state=state, made=made, name=name, ends_turn=ends)
+    return replace(node, state=state, made=made)
 
 
 def turn(role: str, body: object) -> Expression:
