@@ -1,211 +1,308 @@
-"""What a chat template writes around the contents of turns, found by rendering it.
+r"""What a chat template writes for turns: its own text and where the contents stand in it.
 
-    [opening 0] content 0 [closing 0][opening 1] content 1 [closing 1]
-     ^ heads[0]            ^ heads[1]: one text            ^ heads[2]
+    "<|user|>\n"    Piece(turn 0, 0:2)  "<|end|>\n<|assistant|>\n"  Piece(turn 1, 0:0)
+    the template's  content 0           the template's              of the open turn
 
-A user's content never enters the template, so no content can change what the template does.
+Contents pass through the template as text that remembers its turn (`chat_trace`), so that no
+content is ever taken for template text; and where a template asked nothing of the contents, the
+next rendering of the same roles is put together without running it.
 """
 
 from __future__ import annotations
 
-import json
-import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
-from itertools import islice
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lmlang.errors import ModelError, ProgramError, quote
+from lmlang.runtime.chat_filters import Refused
+from lmlang.runtime.chat_sandbox import sandbox
+from lmlang.runtime.chat_templates import MAX_TEMPLATE_CHARACTERS, PLAIN_TEMPLATE
+from lmlang.runtime.chat_trace import Condition, Part, Piece, Rewritten, Trace, parts_of
 
-PLAIN_TEMPLATE = (
-    "{% for message in messages %}"
-    "{{ message['role'] | capitalize }}:\n{{ message['content'] }}\n\n"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}Assistant:\n{% endif %}"
-)
-"""For models without a template: ``User:`` and the content on lines of their own, an empty line
-behind. It has no end-of-turn token; give a stop string such as ``"\\n\\n"``."""
+__all__ = ["PLAIN_TEMPLATE", "ChatTemplate", "Piece", "Rewritten"]
 
-MAX_TEMPLATE_CHARACTERS = 200_000
-MAX_OUTPUT_CHARACTERS = 2_000_000
-MAX_WORK = 1_000_000
-"""Loop passes and calls of one rendering."""
-REMEMBERED = 1_024
-"""Sequences of roles whose rendering is kept."""
-
-
-class _Refused(Exception):
-    """``raise_exception`` of a template, with its words."""
+KEPT_PARTS = 100_000
+"""Parts and conditions that one template remembers."""
+KEPT_RECIPES = 4
+"""Renderings that are kept for one sequence of roles, as the template asks things of contents."""
 
 
 @dataclass(frozen=True, slots=True)
-class TurnPieces:
-    """Template text around each turn: ``openings[i]`` content ``closings[i]``.
+class _Recipe:
+    """A rendering, and for which contents it holds."""
 
-    An open last turn has a closing too: the text that closing it would write.
-    """
+    parts: tuple[Part, ...]
+    conditions: tuple[Condition, ...]
+    clocks: tuple[tuple[str, str], ...]
+    only: tuple[str, ...] | None
 
-    openings: tuple[str, ...]
-    closings: tuple[str, ...]
+    def fits(self, contents: tuple[str, ...]) -> bool:
+        if self.only is not None and contents != self.only:
+            return False
+        now = datetime.now()
+        return all(condition.holds(contents) for condition in self.conditions) and all(
+            now.strftime(form) == text for form, text in self.clocks
+        )
+
+    def filled(self, contents: tuple[str, ...]) -> tuple[Part, ...]:
+        """The parts for these contents."""
+        if self.only is not None:
+            return self.parts
+        return tuple([_placed(p, contents) if isinstance(p, Piece) else p for p in self.parts])
+
+    @property
+    def size(self) -> int:
+        return 8 + len(self.parts) + len(self.conditions)
 
 
 class ChatTemplate:
     """A Jinja chat template, run in a sandbox as transformers runs it. Thread-safe.
 
-    Contents stand in the prompt as the program wrote them, also where a template would trim
-    white space around them.
-
     Args:
         source: The template; None for `PLAIN_TEMPLATE`.
-        bos_token: Spelling that the template may use.
+        bos_token: Spelling that the template may use; "" where there is none.
         eos_token: Likewise.
+        variables: Other names that the template may use, as ``enable_thinking``.
 
     Raises:
         ModelError: The template is no valid Jinja.
     """
 
-    def __init__(self, source: str | None, bos_token: str = "", eos_token: str = "") -> None:
+    def __init__(
+        self,
+        source: str | None,
+        bos_token: str = "",
+        eos_token: str = "",
+        variables: Mapping[str, object] | None = None,
+    ) -> None:
         self.source = PLAIN_TEMPLATE if source is None else source
-        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self.bos_token = bos_token
+        tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._names = {name: text for name, text in tokens.items() if text} | dict(variables or {})
         if len(self.source) > MAX_TEMPLATE_CHARACTERS:
             raise ModelError(
                 f"the chat template has {len(self.source):,} characters, at most "
                 f"{MAX_TEMPLATE_CHARACTERS:,} are allowed: the file is damaged."
             )
+        environment = sandbox()
         try:
-            self._code = _Sandbox.compiled(self.source)
-        except (jinja2.TemplateError, RecursionError, SyntaxError, ValueError) as error:
-            self._fail(f"is no valid Jinja ({type(error).__name__}: {error})", error)
-        self._heads = lru_cache(REMEMBERED)(self._find_heads)
-        self._pieces = lru_cache(REMEMBERED)(self._find_pieces)
+            code = environment.compiled(self.source)
+            self._template = jinja2.Template.from_code(
+                environment, code, environment.make_globals(None)
+            )
+        except (
+            *(jinja2.TemplateError, RecursionError, SyntaxError, ValueError, MemoryError),
+            *(OverflowError, TypeError),
+        ) as error:
+            said = f"{type(error).__name__}: {quote(str(error))}"
+            self._fail(f"is no valid Jinja ({said})", error)
+        self._lock = threading.Lock()
+        self._recipes: OrderedDict[tuple[tuple[str, ...], bool], list[_Recipe]] = OrderedDict()
+        self._kept = 0
+        self._texts: dict[str, str] = {}
+        self._writes_bos: bool | None = None
 
-    def heads(self, roles: tuple[str, ...]) -> tuple[str, ...]:
-        """Template text before each turn's content, and last the text behind the final one.
+    def render(
+        self,
+        roles: tuple[str, ...],
+        contents: tuple[str, ...],
+        *,
+        generation_prompt: bool = False,
+    ) -> tuple[Part, ...]:
+        """The template over closed turns; joined, what transformers' own rendering gives.
 
         Args:
-            roles: Of all turns, the first one first; all are closed.
+            roles: Of all turns, the first one first.
+            contents: Their texts.
+            generation_prompt: Whether the heading of the answer is asked for.
 
         Returns:
-            ``len(roles) + 1`` texts; ``("",)`` where there is no turn.
+            The template's texts, the stretches of contents, and what it made of contents
+            otherwise. No two texts of the template stand side by side.
 
         Raises:
-            ProgramError: The template refuses these roles.
-            ModelError: The template fails, or drops, repeats or changes contents.
+            ProgramError: The template refuses these turns.
+            ModelError: The template fails, or takes too much time or memory.
         """
-        return self._heads(roles)
+        key = (roles, generation_prompt)
+        with self._lock:
+            known = list(self._recipes.get(key, ()))
+        for recipe in known:
+            if recipe.fits(contents):
+                return recipe.filled(contents)
+        recipe = self._run(roles, contents, generation_prompt)
+        self._keep(key, recipe)
+        return recipe.filled(contents)
 
-    def _find_heads(self, roles: tuple[str, ...]) -> tuple[str, ...]:
-        if not roles:
-            return ("",)
-        mark = secrets.token_hex(8)
-        # unlike in case and script, and unsafe in HTML and JSON, to notice filters
-        contents = [f"<«{mark}&Aé{index}»>" for index in range(len(roles))]
-        rendered = self._render(roles, contents, generation_prompt=False)
-        found: list[str] = []
-        for index, content in enumerate(contents):
-            before, separator, rendered = rendered.partition(content)
-            if not separator or mark in before:
-                self._fail(
-                    f"drops, moves or changes the content of turn {index + 1} of the roles "
-                    f"{_shown(roles)}"
-                )
-            found.append(before)
-        if mark in rendered:
-            self._fail(f"repeats the content of a turn of the roles {_shown(roles)}")
-        return (*found, rendered)
+    def text(
+        self,
+        roles: tuple[str, ...],
+        contents: tuple[str, ...],
+        *,
+        generation_prompt: bool = False,
+    ) -> str:
+        """`render`, joined."""
+        trace = Trace(contents)
+        parts = self.render(roles, contents, generation_prompt=generation_prompt)
+        return "".join([trace.text(part) for part in parts])
 
-    def pieces(self, roles: tuple[str, ...], is_open: bool) -> TurnPieces:
-        """The template text around each turn.
+    def turns(
+        self, roles: tuple[str, ...], contents: tuple[str, ...], is_open: bool
+    ) -> tuple[Part, ...]:
+        """The template around turns of which the last may be open.
 
-        Between two contents the template writes one text; the part of it that is also written
-        behind the first of them while it is the last closes its turn, the rest opens the next.
-        So what a closed turn rendered stays a beginning of later renderings wherever the
-        template allows it.
+        An open assistant turn stands behind the template's generation prompt, another behind
+        the heading of its turn. Its content is the last part, whole and unchanged; only it may
+        change until the turn is closed, and nothing before it depends on it.
+
+        Raises:
+            ProgramError: The template refuses these turns.
+            ModelError: The template fails.
+        """
+        if not is_open:
+            return self.render(roles, contents) if roles else ()
+        last = len(roles) - 1
+        own = Piece(last, 0, len(contents[last]))
+        before = roles[:-1], contents[:-1]
+        if roles[-1] == "assistant":
+            try:
+                return (*self.render(*before, generation_prompt=True), own)
+            except (ProgramError, ModelError):
+                if before[0]:
+                    raise
+                # many templates look at a first message that is not there
+        parts = self.render(roles, (*contents[:-1], "x"))
+        for index, part in enumerate(parts):
+            if isinstance(part, Piece) and part.turn == last:
+                return (*parts[:index], own)
+        return (*(self.render(*before) if before[0] else ()), own)  # it would write it elsewhere
+
+    def closing(self, roles: tuple[str, ...], contents: tuple[str, ...]) -> str:
+        """What the template writes behind the last turn's content when it is closed.
+
+        Raises:
+            ProgramError: The template refuses these turns.
+            ModelError: The template fails.
+        """
+        parts = self.render(roles, contents)
+        return str(parts[-1]) if parts and isinstance(parts[-1], str) else ""
+
+    def border(
+        self,
+        parts: tuple[Part, ...],
+        roles: tuple[str, ...],
+        contents: tuple[str, ...],
+        turn: int,
+    ) -> tuple[int, int]:
+        """Where a text between two turns stands among their parts.
+
+        The template writes one text between two contents; what it also writes behind the first
+        of them while it is the last closes its turn, the rest opens the next.
 
         Args:
+            parts: What `turns` gave.
             roles: Of all turns.
-            is_open: Whether the last turn is open. An open assistant turn behind others begins
-                with the template's generation prompt.
+            contents: Of all turns.
+            turn: The turn that the text stands before, above 0.
 
-        Raises:
-            ProgramError: The template refuses these roles.
-            ModelError: The template fails, or drops, repeats or changes contents.
+        Returns:
+            An index into ``parts``, and a number of characters of that part.
         """
-        return self._pieces(roles, is_open)
-
-    def _find_pieces(self, roles: tuple[str, ...], is_open: bool) -> TurnPieces:
-        heads = self.heads(roles)
-        openings, closings = [heads[0]], []
-        for turn in range(1, len(roles)):
-            closing = _common_prefix(self._tail(roles[:turn]), heads[turn])
-            closings.append(closing)
-            openings.append(heads[turn][len(closing) :])
-        closings.append(heads[-1])
-        if is_open and len(roles) > 1 and roles[-1] == "assistant":
-            prompted = self._prompted(roles[:-1])
-            if prompted is not None:
-                closings[-2], openings[-1] = self._tail(roles[:-1]), prompted
-        return TurnPieces(tuple(openings[: len(roles)]), tuple(closings[: len(roles)]))
-
-    def _tail(self, roles: tuple[str, ...]) -> str:
-        """What stands behind the last of these turns; "" where the template refuses to end here."""
+        at = 0
+        for index, part in enumerate(parts):
+            if isinstance(part, Piece) and part.turn < turn:
+                at = index + 1
+        if at == len(parts) or not isinstance(parts[at], str):
+            return at, 0
         try:
-            return self.heads(roles)[-1]
+            closing = self.closing(roles[:turn], contents[:turn])
+        except (ProgramError, ModelError):  # these turns cannot stand alone
+            closing = ""
+        return at, _common_prefix(closing, str(parts[at]))
+
+    def begins_with_bos(self, parts: tuple[Part, ...]) -> bool:
+        """Whether the first text is ``bos_token``, written as the beginning of the whole."""
+        first = parts[0] if parts else None
+        if not self.bos_token or type(first) is not str or not first.startswith(self.bos_token):
+            return False
+        if self._writes_bos is None:
+            self._writes_bos = "bos_token" in self.source or self._writes_once(self.bos_token)
+        return self._writes_bos
+
+    def _writes_once(self, token: str) -> bool:
+        """Whether a token that is spelt out in the template begins the text, not each turn."""
+        try:
+            written = self.text(("user", "assistant", "user"), ("x", "x", "x"))
         except (ProgramError, ModelError):
-            return ""
+            return False
+        return written.count(token) == 1
 
-    def _prompted(self, roles: tuple[str, ...]) -> str | None:
-        """What ``add_generation_prompt`` adds behind these turns; None where it fails."""
-        mark = f"<«{secrets.token_hex(8)}»>"
-        contents = [mark] * len(roles)
+    def _run(
+        self, roles: tuple[str, ...], contents: tuple[str, ...], generation_prompt: bool
+    ) -> _Recipe:
+        trace = Trace(contents)
+        names = {
+            "messages": [
+                {"role": role, "content": trace.content(turn)} for turn, role in enumerate(roles)
+            ],
+            "add_generation_prompt": generation_prompt,
+            "tools": None,
+            "documents": None,
+            **self._names,
+        }
         try:
-            closed = self._render(roles, contents, generation_prompt=False)
-            opened = self._render(roles, contents, generation_prompt=True)
-        except (ProgramError, ModelError):
-            return None
-        return opened[len(closed) :] if opened.startswith(closed) else None
-
-    def _render(
-        self, roles: tuple[str, ...], contents: list[str], *, generation_prompt: bool
-    ) -> str:
-        messages = [
-            {"role": role, "content": content}
-            for role, content in zip(roles, contents, strict=True)
-        ]
-        sandbox = _Sandbox()
-        template = jinja2.Template.from_code(sandbox, self._code, sandbox.make_globals(None))
-        parts: list[str] = []
-        length = 0
-        try:
-            for part in template.generate(
-                messages=messages,
-                add_generation_prompt=generation_prompt,
-                tools=None,
-                documents=None,
-                **self._tokens,
-            ):
-                parts.append(part)
-                length += len(part)
-                if length > MAX_OUTPUT_CHARACTERS:
-                    self._fail(f"writes more than {MAX_OUTPUT_CHARACTERS:,} characters")
-        except _Refused as refusal:
+            texts = sandbox().rendered(self._template, trace, names)
+        except Refused as refusal:
             raise ProgramError(
                 f"the model's chat template refuses turns of the roles {_shown(roles)}: it says "
                 f"{quote(str(refusal))}. Use roles, and an order of them, that this model knows."
             ) from None
-        except ModelError:
-            raise
         except Exception as error:  # a template is a foreign program: it may raise anything
             said = f"{type(error).__name__}: {quote(str(error))}"
             self._fail(f"fails for the roles {_shown(roles)} ({said})", error)
-        return "".join(parts)
+        parts = self._merged([part for text in texts for part in parts_of(text)])
+        return _Recipe(
+            parts,
+            tuple(trace.conditions) if trace.reusable else (),
+            tuple(trace.clocks.items()),
+            None if trace.reusable else contents,
+        )
+
+    def _merged(self, parts: list[Part]) -> tuple[Part, ...]:
+        """Parts without empty texts, the template's neighbouring ones joined."""
+        found: list[Part] = []
+        own: list[str] = []
+        for part in [*parts, None]:
+            if isinstance(part, str):
+                own.append(part)
+                continue
+            text = "".join(own)
+            if text:
+                found.append(self._texts.setdefault(text, text))
+            own = []
+            if isinstance(part, Piece) or (isinstance(part, Rewritten) and part.text):
+                found.append(part)
+        if len(self._texts) > KEPT_PARTS // 10:
+            self._texts.clear()
+        return tuple(found)
+
+    def _keep(self, key: tuple[tuple[str, ...], bool], recipe: _Recipe) -> None:
+        with self._lock:
+            recipes = self._recipes.setdefault(key, [])
+            self._recipes.move_to_end(key)
+            recipes.insert(0, recipe)
+            self._kept += recipe.size
+            while len(recipes) > KEPT_RECIPES:
+                self._kept -= recipes.pop().size
+            while self._kept > KEPT_PARTS and self._recipes:
+                _, dropped = self._recipes.popitem(last=False)
+                self._kept -= sum(old.size for old in dropped)
 
     def _fail(self, fault: str, cause: BaseException | None = None) -> NoReturn:
         raise ModelError(
@@ -213,87 +310,23 @@ class ChatTemplate:
         ) from cause
 
 
-def _common_prefix(one: str, other: str) -> str:
+def _placed(piece: Piece, contents: tuple[str, ...]) -> Piece:
+    content = contents[piece.turn]
+    start, end = 0, len(content)
+    for strip, characters in piece.strips or ():
+        rest = getattr(content[start:end], strip)(characters)
+        start, end = (end - len(rest), end) if strip == "lstrip" else (start, start + len(rest))
+    return Piece(piece.turn, start, end, piece.strips)
+
+
+def _common_prefix(one: str, other: str) -> int:
     length = 0
     for left, right in zip(one, other, strict=False):
         if left != right:
             break
         length += 1
-    return one[:length]
+    return length
 
 
 def _shown(roles: tuple[str, ...]) -> str:
     return quote(", ".join(roles))
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox with the names that chat templates expect, and a bound on its work."""
-
-    intercepted_binops = frozenset(("*", "**"))
-
-    def __init__(self) -> None:
-        super().__init__(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=[_GenerationTag, "jinja2.ext.loopcontrols"],
-            cache_size=0,
-        )
-        self.work_left = MAX_WORK
-        self.filters["tojson"] = _to_json
-        self.filters["lmlang_bounded"] = self._bounded
-        self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = _strftime_now
-
-    @classmethod
-    def compiled(cls, source: str) -> Any:
-        """The template as code; every loop counts its passes."""
-        sandbox = cls()
-        tree = sandbox.parse(source)
-        for loop in tree.find_all(jinja2.nodes.For):
-            loop.iter = jinja2.nodes.Filter(loop.iter, "lmlang_bounded", [], [], None, None)
-        return sandbox.compile(tree, "chat template", "<chat template>")
-
-    def _spend(self, work: int) -> None:
-        self.work_left -= work
-        if self.work_left < 0:
-            raise jinja2.TemplateRuntimeError(f"more than {MAX_WORK:,} loop passes and calls")
-
-    def _bounded(self, values: Any) -> list[Any]:
-        items = list(islice(values, self.work_left + 1))
-        self._spend(len(items) + 1)
-        return items
-
-    def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        self._spend(1)
-        return super().call(context, obj, *args, **kwargs)
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        for value, other in ((left, right), (right, left)):
-            size = len(value) if hasattr(value, "__len__") else abs(value) if value else 0
-            if size > (64 if operator == "**" else 1 << 20 if hasattr(other, "__len__") else size):
-                raise jinja2.TemplateRuntimeError(f"{operator} of too large values")
-        return super().call_binop(context, operator, left, right)
-
-
-class _GenerationTag(jinja2.ext.Extension):
-    """``{% generation %}…{% endgeneration %}``: marks text for training; no effect."""
-
-    tags = {"generation"}  # noqa: RUF012 - Jinja's own protocol
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _raise_exception(message: object) -> NoReturn:
-    raise _Refused(str(message))
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
-    # Jinja's own escapes HTML, which no model was trained on
-    options.setdefault("ensure_ascii", False)
-    return json.dumps(value, indent=indent, **options)

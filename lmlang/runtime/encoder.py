@@ -5,21 +5,34 @@ r"""A prompt's segments to token ids, each stretch of text tokenised as one.
                       ^ stable: no later text changes the tokens to the left of this mark
 
 What is known after a segment is kept on the prompt's node, so that encoding a prompt whose
-beginning was encoded costs only its tail. Nothing is kept that later segments could change.
+beginning was encoded costs only its tail. Nothing is kept that later segments could change: where
+a turn begins or ends the template is asked anew, and ids are kept as far as its text is the same.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 from dataclasses import dataclass
 from itertools import chain
 
-from lmlang.errors import ProgramError, quote
-from lmlang.protocol import EndTurn, Image, Prompt, Text, Tokens, Turn
-from lmlang.runtime.chat import ChatTemplate, TurnPieces
+from lmlang.protocol import EndTurn, Prompt, Turn
+from lmlang.runtime.chat import ChatTemplate
+from lmlang.runtime.chat_script import (
+    Ids,
+    Item,
+    Literal,
+    Script,
+    ScriptWriter,
+    content_of,
+    segment_item,
+)
 from lmlang.runtime.tokenizer import Tokenizer
 
 RETRY_CHARACTERS = 64
 """Open text is searched for a stable beginning when it has grown by this much and doubled."""
+
+log = logging.getLogger("lmlang")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -30,40 +43,44 @@ class _Chunk:
     ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Step:
+    """What is known behind one item; a list that shares its beginning with others.
+
+    Args:
+        before: The step behind the item before.
+        item: The item.
+        chunk: The ids that nothing can change any more.
+        text: The text behind them, not yet tokenised.
+        search_at: Length of ``text`` from which on a stable beginning is looked for again.
+    """
+
+    before: _Step | None
+    item: Item | None
+    chunk: _Chunk | None
+    text: str
+    search_at: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Mark:
     """What is known behind one segment.
 
     Args:
-        chunk: The ids that nothing can change any more.
-        text: The text behind them, not yet tokenised.
-        search_at: Length of ``text`` from which on a stable beginning is looked for again.
-        roles: Of all turns so far.
-        is_open: Whether the last turn is open.
-        pieces: The template text that was used up to here (and possibly further).
+        script: Everything up to the last segment that begins or ends a turn.
+        behind: Number of segments behind that one.
+        step: The last item's.
     """
 
-    chunk: _Chunk | None
-    text: str
-    search_at: int
-    roles: tuple[str, ...]
-    is_open: bool
-    pieces: TurnPieces
-
-    def holds_under(self, pieces: TurnPieces) -> bool:
-        """Whether a prompt that goes on from here would have used the same template text."""
-        if pieces is self.pieces:
-            return True
-        opened = len(self.roles)
-        closed = opened - self.is_open
-        return (
-            pieces.openings[:opened] == self.pieces.openings[:opened]
-            and pieces.closings[:closed] == self.pieces.closings[:closed]
-        )
+    script: Script
+    behind: int
+    step: _Step
 
 
 class PromptEncoder:
     """Encodes and renders prompts for one model. Thread-safe.
+
+    What the template changes of old turns is said on the logger ``lmlang``, each thing once.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -72,20 +89,22 @@ class PromptEncoder:
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
         self._tokenizer = tokenizer
-        self._template = template
-        self._root = _Mark(None, "", RETRY_CHARACTERS, (), False, TurnPieces((), ()))
+        self._writer = ScriptWriter(tokenizer, template, self._say_once)
+        self._root = _Mark(Script(), 0, _Step(None, None, None, "", RETRY_CHARACTERS))
+        self._said: set[str] = set()
+        self._lock = threading.Lock()
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The prompt's token ids.
 
         Raises:
-            ProgramError: Turns are not balanced, the template refuses their roles, or a text is
-                no Unicode.
+            ProgramError: Turns are not balanced, the template refuses their roles, a text is no
+                Unicode, or there is a picture.
             ModelError: The template fails.
         """
-        mark = self._mark(prompt)
-        parts = [tuple(self._tokenizer.encode(mark.text)) if mark.text else ()]
-        chunk = mark.chunk
+        step = self._mark(prompt).step
+        parts = [tuple(self._tokenizer.encode(step.text)) if step.text else ()]
+        chunk = step.chunk
         while chunk is not None:
             parts.append(chunk.ids)
             chunk = chunk.before
@@ -99,25 +118,12 @@ class PromptEncoder:
         """The prompt as text, template text included.
 
         Raises:
-            ProgramError: Turns are not balanced, or the template refuses their roles.
+            ProgramError: Turns are not balanced, the template refuses their roles, or there is a
+                picture.
             ModelError: The template fails.
         """
-        segments = prompt.segments()
-        roles, is_open = _turns(self._root, prompt.nodes())
-        pieces = self._template.pieces(roles, is_open)
-        turn = 0
-        parts: list[str] = []
-        for segment in segments:
-            if isinstance(segment, Turn):
-                parts.append(pieces.openings[turn])
-                turn += 1
-            elif isinstance(segment, EndTurn):
-                parts.append(pieces.closings[turn - 1])
-            elif isinstance(segment, Image):
-                raise ProgramError(f"this model has no vision, and {segment.name!r} is a picture.")
-            else:
-                parts.append(segment.text)
-        return "".join(parts)
+        script = Script().then(prompt.nodes())
+        return "".join([item.text for item in self._writer.items(script)])
 
     def end_of_turn(self, prompt: Prompt) -> int | None:
         """The control token that closes the open turn; None without one, or where text does.
@@ -126,55 +132,99 @@ class PromptEncoder:
             ProgramError: Turns are not balanced, or the template refuses their roles.
             ModelError: The template fails.
         """
-        roles, is_open = _turns(self._root, prompt.nodes())
-        if not is_open:
+        script = Script().then(prompt.nodes())
+        if not script.is_open:
             return None
-        closing = self._template.pieces(roles, is_open).closings[-1]
-        first = self._tokenizer.split_control(closing)[:1]
+        first = self._writer.closing(script)[:1]
         return first[0] if first and isinstance(first[0], int) else None
 
     def _mark(self, prompt: Prompt) -> _Mark:
-        """The prompt's mark, from the nearest node whose own still holds."""
-        new, mark = self._unmarked(prompt)
-        roles, is_open = _turns(mark, new)
-        pieces = self._template.pieces(roles, is_open)
-        if not mark.holds_under(pieces):  # this template writes old turns differently now
-            new, mark = prompt.nodes(), self._root
-        for node in new:
-            mark = self._after(mark, node, pieces)
-            node.memo = (self, mark)
-        return mark
-
-    def _unmarked(self, prompt: Prompt) -> tuple[list[Prompt], _Mark]:
-        """The last nodes, first one first, that no mark is kept on, and the mark before them."""
+        """The prompt's mark, from the nearest node that has one."""
         new: list[Prompt] = []
         node = prompt
-        while node.parent is not None:
-            memo = node.memo
-            if isinstance(memo, tuple) and memo[0] is self:
-                mark: _Mark = memo[1]
-                new.reverse()
-                return new, mark
+        mark = self._known(node)
+        while mark is None:
             new.append(node)
+            assert node.parent is not None
             node = node.parent
+            mark = self._known(node)
         new.reverse()
-        return new, self._root
+        border = 0  # behind the last segment that begins or ends a turn
+        for index, fresh in enumerate(new):
+            if isinstance(fresh.segment, (Turn, EndTurn)):
+                border = index + 1
+        if border:
+            old: list[Prompt] = []
+            for _ in range(mark.behind):
+                old.append(node)
+                assert node.parent is not None
+                node = node.parent
+            script = mark.script.then([*reversed(old), *new[:border]])
+            mark = _Mark(script, 0, self._laid_out(script, mark.step))
+            new[border - 1].memo = (self, mark)
+        for fresh in new[border:]:
+            item = segment_item(content_of(fresh.segment))
+            mark = _Mark(mark.script, mark.behind + 1, self._after(mark.step, item))
+            fresh.memo = (self, mark)
+        return mark
 
-    def _after(self, mark: _Mark, node: Prompt, pieces: TurnPieces) -> _Mark:
-        segment = node.segment
-        roles, is_open = mark.roles, mark.is_open
-        chunk, text, search_at = mark.chunk, mark.text, mark.search_at
-        if isinstance(segment, Text):
-            parts: list[str | int] = [segment.text]
-        elif isinstance(segment, Turn):
-            parts = self._tokenizer.split_control(pieces.openings[len(roles)])
-            roles, is_open = (*roles, segment.role), True
-        elif isinstance(segment, EndTurn):
-            parts = self._tokenizer.split_control(pieces.closings[len(roles) - 1])
-            is_open = False
+    def _known(self, node: Prompt) -> _Mark | None:
+        """The node's own mark, if this encoder made one."""
+        if node.parent is None:
+            return self._root
+        memo = node.memo
+        if isinstance(memo, tuple) and memo[0] is self:
+            mark: _Mark = memo[1]
+            return mark
+        return None
+
+    def _laid_out(self, script: Script, known: _Step) -> _Step:
+        """The last step of a script's items, from what is the same in those known before."""
+        items = self._writer.items(script)
+        steps: list[_Step] = []
+        step: _Step | None = known
+        while step is not None:
+            steps.append(step)
+            step = step.before
+        steps.reverse()
+        same = 0
+        while same < len(items) and same + 1 < len(steps) and items[same] == steps[same + 1].item:
+            same += 1
+        self._say_what_is_anew(steps[1:], items, same)
+        last = steps[same]
+        for item in items[same:]:
+            last = self._after(last, item)
+        return last
+
+    def _say_what_is_anew(self, steps: list[_Step], items: list[Item], same: int) -> None:
+        """Say it when text that was encoded before is written differently now."""
+        if same + 1 >= len(steps) or "anew" in self._said:  # all but a closing is as it was
+            return
+        old = "".join([step.item.text for step in steps[same:-1] if step.item is not None])
+        new = "".join([item.text for item in items[same:]])
+        if not new.startswith(old.rstrip()):
+            self._say_once(
+                "anew",
+                "the model's chat template writes old turns differently once others follow or the "
+                "turn is closed; such prompts are rendered anew as it says, so less of them is "
+                "found in the cache.",
+            )
+
+    def _say_once(self, matter: str, sentence: str) -> None:
+        with self._lock:
+            if matter in self._said:
+                return
+            self._said.add(matter)
+        log.warning(sentence)
+
+    def _after(self, step: _Step, item: Item) -> _Step:
+        if isinstance(item, Literal):
+            parts = self._tokenizer.split_control(item.text)
+        elif isinstance(item, Ids):
+            parts = list(item.ids)
         else:
-            assert isinstance(segment, Tokens)
-            parts = list(segment.ids)
+            parts = [item.text]
+        chunk, text, search_at = step.chunk, step.text, step.search_at
         final: list[int] = []
         for part in parts:
             if isinstance(part, str):
@@ -190,26 +240,4 @@ class PromptEncoder:
             search_at = 2 * len(text) + RETRY_CHARACTERS
         if final:
             chunk = _Chunk(chunk, tuple(final))
-        return _Mark(chunk, text, search_at, roles, is_open, pieces)
-
-
-def _turns(mark: _Mark, nodes: list[Prompt]) -> tuple[tuple[str, ...], bool]:
-    """Roles of all turns at the end of ``nodes``, and whether the last one is open."""
-    roles, is_open = list(mark.roles), mark.is_open
-    for node in nodes:
-        segment = node.segment
-        if isinstance(segment, Turn):
-            if is_open:
-                raise ProgramError(
-                    f"a turn of the role {quote(segment.role)} begins inside the open turn of "
-                    f"the role {quote(roles[-1])}: end that turn first."
-                )
-            roles.append(segment.role)
-            is_open = True
-        elif isinstance(segment, EndTurn):
-            if not is_open:
-                raise ProgramError(
-                    "a turn is ended and none is open: begin one with a role, and end it once."
-                )
-            is_open = False
-    return tuple(roles), is_open
+        return _Step(step, item, chunk, text, search_at)
