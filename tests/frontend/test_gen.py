@@ -215,6 +215,15 @@ def test_more_wrong_values_raise_where_they_are_written(keyword, message):
         lm.gen("x", **keyword)
 
 
+def test_what_was_right_before_does_not_make_its_equals_right():
+    assert lm.gen("x", max_tokens=1, ignore_eos=True, temperature=1) == lm.gen(
+        "x", max_tokens=1, ignore_eos=True, temperature=1.0
+    )
+    for wrong in ({"max_tokens": True}, {"ignore_eos": 1}, {"temperature": True}):
+        with pytest.raises(lm.ProgramTypeError, match="must be"):
+            lm.gen("x", **({"max_tokens": 1, "ignore_eos": True, "temperature": 1} | wrong))
+
+
 def test_what_is_reported_is_what_was_asked_for():
     def asked(run_keywords=None, **keywords):
         request = request_of(lm.gen("x", **keywords), **(run_keywords or {}))

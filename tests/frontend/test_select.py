@@ -6,6 +6,7 @@ from typing import Literal
 import pytest
 
 import lmlang as lm
+from lmlang.noise import gumbel
 from lmlang.testing import ScriptedBackend
 
 
@@ -246,15 +247,12 @@ def test_above_zero_the_choice_is_drawn_with_the_seed():
 
 
 def test_the_draw_is_the_argmax_of_scores_and_keyed_noise():
-    from lmlang.frontend.draws import draw_key
-    from lmlang.frontend.rows import row_keys
-    from lmlang.noise import gumbel
-
     scores = {"a": -0.5, "b": -1.0}
-    (key,) = row_keys((None,), ({},), None)
     for seed in range(30):
+        keyed = ScriptedBackend()
+        pick(lm.gen("x"), keyed, seed=seed)  # stands where the select will: the same draw key
         state = pick(lm.select("x", ["a", "b"], 0.7), ScriptedBackend(scores=scores), seed=seed)
-        draw = draw_key(seed, key, "0")
+        draw = keyed.requests[0].draw_key
         noisy = {c: p / 0.7 + gumbel(draw, 0, i) for i, (c, p) in enumerate(scores.items())}
         assert state["x"] == max(noisy, key=noisy.get)
 
