@@ -77,6 +77,17 @@ class _Mark:
     step: _Step
 
 
+def _steps(last: _Step) -> list[_Step]:
+    """The step before all items, and all up to this one."""
+    found: list[_Step] = []
+    step: _Step | None = last
+    while step is not None:
+        found.append(step)
+        step = step.before
+    found.reverse()
+    return found
+
+
 class PromptEncoder:
     """Encodes and renders prompts for one model. Thread-safe.
 
@@ -142,12 +153,13 @@ class PromptEncoder:
         """The prompt's mark, from the nearest node that has one."""
         new: list[Prompt] = []
         node = prompt
-        mark = self._known(node)
-        while mark is None:
+        relative: _Step | None = None
+        while not isinstance(known := self._known(node), _Mark):
+            relative = relative or known
             new.append(node)
             assert node.parent is not None
             node = node.parent
-            mark = self._known(node)
+        mark = known
         new.reverse()
         border = 0  # behind the last segment that begins or ends a turn
         for index, fresh in enumerate(new):
@@ -160,7 +172,9 @@ class PromptEncoder:
                 assert node.parent is not None
                 node = node.parent
             script = mark.script.then([*reversed(old), *new[:border]])
-            mark = _Mark(script, 0, self._laid_out(script, mark.step))
+            mark = _Mark(script, 0, self._laid_out(script, mark.step, relative))
+            for passed in new[: border - 1]:
+                passed.memo = (self, mark.step)
             new[border - 1].memo = (self, mark)
         for fresh in new[border:]:
             item = segment_item(content_of(fresh.segment))
@@ -168,29 +182,31 @@ class PromptEncoder:
             fresh.memo = (self, mark)
         return mark
 
-    def _known(self, node: Prompt) -> _Mark | None:
-        """The node's own mark, if this encoder made one."""
+    def _known(self, node: Prompt) -> _Mark | _Step | None:
+        """The node's own mark, if this encoder made one; else what a child of it led to."""
         if node.parent is None:
             return self._root
         memo = node.memo
         if isinstance(memo, tuple) and memo[0] is self:
-            mark: _Mark = memo[1]
-            return mark
+            known: _Mark | _Step = memo[1]
+            return known
         return None
 
-    def _laid_out(self, script: Script, known: _Step) -> _Step:
-        """The last step of a script's items, from what is the same in those known before."""
+    def _laid_out(self, script: Script, before: _Step, relative: _Step | None) -> _Step:
+        """The last step of a script's items, from what is the same in those known before.
+
+        Args:
+            script: What is to be laid out.
+            before: The last step of an earlier part of the same prompt.
+            relative: Of another prompt that begins like this one, if there is one.
+        """
         items = self._writer.items(script)
-        steps: list[_Step] = []
-        step: _Step | None = known
-        while step is not None:
-            steps.append(step)
-            step = step.before
-        steps.reverse()
+        steps = _steps(relative or before)
         same = 0
         while same < len(items) and same + 1 < len(steps) and items[same] == steps[same + 1].item:
             same += 1
-        self._say_what_is_anew(steps[1:], items, same)
+        if relative is None:
+            self._say_what_is_anew(steps[1:], items, same)
         last = steps[same]
         for item in items[same:]:
             last = self._after(last, item)

@@ -436,6 +436,16 @@ def test_a_long_chat_costs_each_time_what_is_new():
     assert template.runs == 200
 
 
+def test_forks_that_end_the_turn_they_share_cost_their_own_part_each():
+    tokenizer = counting()
+    encoder = PromptEncoder(tokenizer, ChatTemplate(TRAITS["trims"], "<|im_start|>"))
+    shared = Prompt.of(Turn("system"), Text("hello the world " * 500), EndTurn(), Turn("user"))
+    for number in range(64):
+        child = shared.append(Text(f"question {number}")).append(EndTurn())
+        encoder.encode(child.append(Turn("assistant")))
+    assert tokenizer.characters < 64 * 150 + 2 * 16 * 500
+
+
 def test_a_long_chat_of_many_texts_between_turns_asks_the_template_once_for_each():
     template = CountingTemplate(TRAITS["trims"], "<|im_start|>", "<|im_end|>")
     encoder = PromptEncoder(tiny_tokenizer(), template)
