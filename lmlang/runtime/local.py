@@ -20,7 +20,6 @@ from lmlang.errors import (
     LMLangError,
     ModelError,
     ProgramError,
-    ProgramTypeError,
 )
 from lmlang.protocol import (
     BackendInfo,
@@ -36,6 +35,7 @@ from lmlang.runtime.cache.manager import CacheManager
 from lmlang.runtime.cache.pool import KVPool, bytes_per_slot
 from lmlang.runtime.cache.radix import IntArray
 from lmlang.runtime.chat import ChatTemplate
+from lmlang.runtime.config import RuntimeConfig
 from lmlang.runtime.encoder import PromptEncoder
 from lmlang.runtime.engine import Engine
 from lmlang.runtime.loop import EngineLoop
@@ -51,14 +51,6 @@ from lmlang.runtime.tokenizer import Tokenizer
 
 DEFAULT_KV_BYTES = 4 * 2**30
 """Bytes of the KV pool at most, unless kv_tokens says otherwise."""
-
-LATER = frozenset(
-    {
-        *("device", "dtype", "quantize", "max_queued", "policy", "deterministic"),
-        *("chat_template", "seed", "revision", "offline", "host_kv_gb", "speculative"),
-    }
-)
-"""Parameters of the language's definition that this version does not have yet."""
 
 
 class Runtime:
@@ -76,6 +68,8 @@ class Runtime:
         max_batch_tokens: Tokens that one step computes at most; prompts are prefilled in chunks
             of at most this.
         max_running: Sequences that hold slots at a time; all others wait.
+        chat_template: A name ("chatml", …), a path, or a template in Jinja, over the model's own.
+        **others: SGLang's spelling of these (model_path, max_total_tokens, …).
 
     Raises:
         ModelError: The model cannot be found, read or run.
@@ -87,26 +81,29 @@ class Runtime:
         model: str | os.PathLike[str] | None = None,
         *,
         kv_tokens: int | None = None,
-        memory_fraction: float = 0.8,
-        max_batch_tokens: int = 512,
-        max_running: int = 128,
-        **later: object,
+        memory_fraction: float | None = None,
+        max_batch_tokens: int | None = None,
+        max_running: int | None = None,
+        chat_template: str | os.PathLike[str] | None = None,
+        **others: object,
     ) -> None:
-        _refuse_later(later)
-        fraction = limits.number("memory_fraction", memory_fraction, 0.0, 1.0, above=True)
-        step = limits.integer("max_batch_tokens", max_batch_tokens, 1, 1 << 20)
-        rows = limits.integer("max_running", max_running, 1, 1 << 16)
-        if kv_tokens is not None:
-            limits.integer("kv_tokens", kv_tokens, 1, 1 << 31)
-        if model is not None and not isinstance(model, (str, os.PathLike)):
-            raise ProgramTypeError(
-                f"model must be a path or None, not {type(model).__name__}: give the path of a "
-                ".gguf file, or None for the embedded model."
-            )
-        opened = open_model(model)
-        if kv_tokens is None:
-            kv_tokens = _default_kv_tokens(opened.model.shape, fraction)
-        self._start(opened, kv_tokens, step, rows)
+        named = {
+            "model": model,
+            "kv_tokens": kv_tokens,
+            "memory_fraction": memory_fraction,
+            "max_batch_tokens": max_batch_tokens,
+            "max_running": max_running,
+            "chat_template": chat_template,
+        }
+        given = {name: value for name, value in named.items() if value is not None}
+        config = RuntimeConfig.of(given | others)
+        opened = open_model(config.model)
+        if config.chat_template is not None:
+            opened = opened.with_template(config.chat_template)
+        slots = config.kv_tokens
+        if slots is None:
+            slots = _default_kv_tokens(opened.model.shape, config.memory_fraction)
+        self._start(opened, slots, config.max_batch_tokens, config.max_running)
 
     @classmethod
     def over(
@@ -226,6 +223,14 @@ class Runtime:
         """Prove the invariants of pool and tree; raises AssertionError where they are broken."""
         self._engine.call(lambda loop: loop.cache.check())
 
+    def shutdown(self) -> None:
+        """SGLang's name of `close`."""
+        self.close()
+
+    def get_tokenizer(self) -> Tokenizer:
+        """SGLang's name of `tokenizer`."""
+        return self.tokenizer
+
     def __enter__(self) -> Runtime:
         return self
 
@@ -312,10 +317,3 @@ def _default_kv_tokens(shape: ModelShape, fraction: float) -> int:
             f"values ({bytes_per_slot(shape, torch.float32):,} bytes): free some memory."
         )
     return slots
-
-
-def _refuse_later(given: dict[str, object]) -> None:
-    for name in given:
-        if name in LATER:
-            raise ProgramError(f"Runtime({name}=…) is not available in this version: leave it out.")
-        raise TypeError(f"Runtime() got an unexpected keyword argument {name!r}")

@@ -22,6 +22,7 @@ from lmlang.errors import (
     ProgramTypeError,
 )
 from lmlang.protocol import (
+    EndTurn,
     Generation,
     Prompt,
     Request,
@@ -80,6 +81,10 @@ def test_text_that_is_no_unicode_is_refused(rt: Runtime) -> None:
         ({"max_batch_tokens": -5}, ProgramError, "max_batch_tokens=-5"),
         ({"max_running": True}, ProgramTypeError, "max_running=True must be an integer"),
         ({"deterministic": True}, ProgramError, "not available in this version"),
+        ({"tp_size": 2}, ProgramError, r"Runtime\(tp_size=2\) is not available in this version"),
+        ({"device": "cuda"}, ProgramError, "not available in this version"),
+        ({"model": "a.gguf", "model_path": "b.gguf"}, ProgramTypeError, "got 'model' twice"),
+        ({"chat_template": "chatmll"}, ProgramError, "did you mean 'chatml'"),
         ({"nonsense": 1}, TypeError, "unexpected keyword argument 'nonsense'"),
         ({"model": 5}, ProgramTypeError, "model must be a path or None, not int"),
         ({"model": "no/such.gguf"}, ModelError, r"model='no/such.gguf' is no file: give the path"),
@@ -105,6 +110,21 @@ def test_a_file_runs_and_two_runtimes_share_its_weights(tmp_path: Path) -> None:
         assert list(first.generate(one).result(timeout=60).ids) == expected(one)
         assert list(second.generate(one).result(timeout=60).ids) == expected(one)
         assert second.info().context_length == 512
+
+
+def test_parameters_may_be_spelled_as_in_sglang(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf")
+    with Runtime(
+        model_path=path, max_total_tokens=64, max_running_requests=2, chunked_prefill_size=8,
+        tp_size=1, dtype="auto", port=30_000, chat_template="chatml",
+    ) as rt:  # fmt: skip
+        assert rt.stats().kv_tokens_total == 64
+        prompt = Prompt.of(Turn("user"), Text("hello"), EndTurn(), Turn("assistant"))
+        assert rt.render(prompt).startswith("<|im_start|>user\nhello<|im_end|>\n")
+        assert rt.get_tokenizer() is rt.tokenizer
+        rt.shutdown()
+        with pytest.raises(BackendError, match="closed"):
+            rt.generate(request("hello", max_tokens=2)).result(timeout=60)
 
 
 def test_a_forward_pass_that_raises_fails_its_rows_and_the_runtime_goes_on() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmlang.runtime.chat import ChatTemplate
+from lmlang.runtime.chat_templates import resolve_chat_template
 from lmlang.runtime.models.fetch import find_embedded_model, model_file
 from lmlang.runtime.models.llama import CausalLM, LlamaModel
 from lmlang.runtime.models.loader import load_gguf
@@ -30,6 +31,16 @@ class OpenedModel:
     model: CausalLM
     tokenizer: Tokenizer
     template: ChatTemplate
+
+    def with_template(self, spec: str | os.PathLike[str]) -> OpenedModel:
+        """The same model under another chat template: a name, a path or Jinja.
+
+        Raises:
+            ProgramError: There is no such template.
+            ModelError: It is no valid Jinja.
+        """
+        template = _template(resolve_chat_template(spec), self.tokenizer)
+        return OpenedModel(self.name, self.model, self.tokenizer, template)
 
 
 _opening = threading.Lock()
@@ -58,9 +69,13 @@ def _load(path: Path) -> OpenedModel:
     loaded = load_gguf(path)
     tokenizer = Tokenizer.from_gguf(loaded.metadata)
     source = loaded.metadata.get("tokenizer.chat_template")
+    template = _template(source if isinstance(source, str) else None, tokenizer)
+    return OpenedModel(str(path), LlamaModel(loaded.shape, loaded.weights), tokenizer, template)
+
+
+def _template(source: str | None, tokenizer: Tokenizer) -> ChatTemplate:
     bos, eos = (
         "" if token is None else tokenizer.spelling(token)
         for token in (tokenizer.bos_id, tokenizer.eos_id)
     )
-    template = ChatTemplate(source if isinstance(source, str) else None, bos, eos)
-    return OpenedModel(str(path), LlamaModel(loaded.shape, loaded.weights), tokenizer, template)
+    return ChatTemplate(source, bos, eos)

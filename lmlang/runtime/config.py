@@ -1,0 +1,130 @@
+"""What a Runtime is made with: its parameters, checked, in our spelling or in SGLang's."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lmlang import limits
+from lmlang.errors import ProgramError, ProgramTypeError, quote
+
+log = logging.getLogger("lmlang")
+
+SPELLINGS = {
+    "model_path": "model",
+    "mem_fraction_static": "memory_fraction",
+    "max_total_tokens": "kv_tokens",
+    "max_running_requests": "max_running",
+    "max_queued_requests": "max_queued",
+    "chunked_prefill_size": "max_batch_tokens",
+    "quantization": "quantize",
+    "schedule_policy": "policy",
+    "random_seed": "seed",
+}
+"""SGLang's name to ours. (mem_fraction_static is a share of all memory there, of the free memory
+here.)"""
+
+AS_IT_IS: Mapping[str, tuple[object, ...]] = {
+    "device": ("auto", "cpu"),
+    "dtype": ("auto", "float32", "float"),
+    "quantize": ("auto",),
+    "policy": ("fcfs",),
+    "deterministic": (False,),
+    "offline": (True, False),
+    "max_queued": (),
+    "seed": (),
+    "revision": (),
+    "host_kv_gb": (0,),
+    "speculative": (),
+    "tp_size": (1,),
+    "dp_size": (1,),
+    "pp_size": (1,),
+    "load_format": ("auto", "gguf"),
+    "kv_cache_dtype": ("auto",),
+    "page_size": (1,),
+    "skip_tokenizer_init": (False,),
+    "trust_remote_code": (False,),
+    "disable_radix_cache": (False,),
+    "tokenizer_path": (),
+    "tokenizer_mode": ("auto",),
+    "context_length": (),
+    "lora_paths": (),
+    "reasoning_parser": (),
+    "tool_call_parser": (),
+    "served_model_name": (),
+    "download_dir": (),
+    "api_key": (),
+}
+"""Parameters that this version cannot act on, and the values besides None that ask for nothing
+more than what is done anyway."""
+
+WITHOUT_EFFECT = frozenset(
+    {
+        *("host", "port", "log_level", "stream_interval", "log_requests", "disable_cuda_graph"),
+        *("attention_backend", "grammar_backend", "sampling_backend", "show_time_cost"),
+    }
+)
+"""Parameters of a server or of a GPU: there is none here, and a log line says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeConfig:
+    """Checked parameters of a `Runtime`, which documents them.
+
+    Raises:
+        ProgramError: One is out of range.
+    """
+
+    model: str | os.PathLike[str] | None = None
+    kv_tokens: int | None = None
+    memory_fraction: float = 0.8
+    max_batch_tokens: int = 512
+    max_running: int = 128
+    chat_template: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        limits.number("memory_fraction", self.memory_fraction, 0.0, 1.0, above=True)
+        limits.integer("max_batch_tokens", self.max_batch_tokens, 1, 1 << 20)
+        limits.integer("max_running", self.max_running, 1, 1 << 16)
+        if self.kv_tokens is not None:
+            limits.integer("kv_tokens", self.kv_tokens, 1, 1 << 31)
+        for name in ("model", "chat_template"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, (str, os.PathLike)):
+                raise ProgramTypeError(
+                    f"{name} must be a path or None, not {type(value).__name__}: give the path "
+                    "of a file, or leave it out."
+                )
+
+    @classmethod
+    def of(cls, given: Mapping[str, object]) -> RuntimeConfig:
+        """A config from keywords in either spelling; those that ask for nothing are dropped.
+
+        Raises:
+            ProgramError: A value is out of range, cannot be honoured, or is given twice.
+            TypeError: A keyword is unknown.
+        """
+        ours: dict[str, object] = {}
+        for name, value in given.items():
+            own = SPELLINGS.get(name, name)
+            if name in WITHOUT_EFFECT:
+                log.info("Runtime(%s=…) has no effect in this process", name)
+            elif own in AS_IT_IS:
+                _refuse_change(name, value, AS_IT_IS[own])
+            elif own not in cls.__dataclass_fields__:
+                raise TypeError(f"Runtime() got an unexpected keyword argument {name!r}")
+            elif own in ours:
+                raise ProgramTypeError(f"Runtime got {own!r} twice, once as {name!r}: give one.")
+            elif value is not None:
+                ours[own] = value
+        return cls(**ours)  # type: ignore[arg-type]
+
+
+def _refuse_change(name: str, value: object, same: tuple[object, ...]) -> None:
+    if value is not None and not any(value is ok or value == ok for ok in same):
+        raise ProgramError(
+            f"Runtime({name}={quote(repr(value))[1:-1]}) is not available in this version: "
+            "leave it out."
+        )
