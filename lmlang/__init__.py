@@ -123,6 +123,7 @@ __all__ = [
     "greedy_token_selection",
     "image",
     "joint",
+    "register_chat_template",
     "select",
     "separate_reasoning",
     "set_default_backend",
@@ -196,6 +197,7 @@ _ROOMS = {
         "get_server_info",
         "global_config",
     ),
+    "runtime.chat_templates": ("register_chat_template",),
     "runtime.local": ("Runtime",),
 }
 _HOME = {name: (room, name) for room, names in _ROOMS.items() for name in names}
@@ -218,6 +220,7 @@ def __dir__() -> list[str]:
 
 
 def _default_runtime() -> Backend:
+    from lmlang.runtime.chat_templates import register_chat_template
     from lmlang.runtime.local import Runtime
 
     return Runtime()
