@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from lmlang.protocol import (
         Backend,
     )
+    from lmlang.runtime.chat_templates import register_chat_template
     from lmlang.runtime.local import (
         Runtime,
     )
@@ -220,7 +221,6 @@ def __dir__() -> list[str]:
 
 
 def _default_runtime() -> Backend:
-    from lmlang.runtime.chat_templates import register_chat_template
     from lmlang.runtime.local import Runtime
 
     return Runtime()
