@@ -20,7 +20,7 @@ from lmlang.frontend.cursor import Cursor
 from lmlang.frontend.dispatcher import dispatcher
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.run import Run
-from lmlang.frontend.waiting import in_async_body, refuse_in_async_body
+from lmlang.frontend.waiting import in_async_body, refuse_in_async_body, stretch
 
 
 class Call:
@@ -126,7 +126,9 @@ class Call:
                 outcome.append(_Raised(error))
 
         try:
-            self._on_a_thread(work).join()
+            thread = self._on_a_thread(work)
+            while thread.is_alive():
+                thread.join(stretch())
         except BaseException:
             self.cancel()  # wakes the body, whose thread then ends
             raise

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
+from lmlang import limits
 from lmlang.errors import ProgramError, ProgramTypeError
-from lmlang.frontend import defaults, draws, ir
-from lmlang.frontend import rows as batch
+from lmlang.frontend import batch, defaults, draws, ir
 from lmlang.frontend.call import Call
 from lmlang.frontend.options import LATER_IN_RUN, RUN_KEYWORDS, RunOptions
 from lmlang.frontend.preview import Preview, preview
+from lmlang.frontend.progress import Progress
 from lmlang.frontend.recorder import ProgramState
+from lmlang.frontend.rows import (
+    BatchResult,
+    OnError,
+    RowKeys,
+    checked_rows,
+    row_arguments,
+    threads,
+)
 from lmlang.frontend.run import Run
 from lmlang.frontend.stream import AsyncStream, Stream
 from lmlang.frontend.trace import parameters_of, trace
@@ -22,6 +31,7 @@ from lmlang.protocol import Backend
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
+Rows: TypeAlias = Iterable[Mapping[str, Any] | tuple[Any, ...]]
 
 
 class Function(Generic[P, R]):
@@ -130,7 +140,7 @@ class Function(Generic[P, R]):
         bound = self._bind(args, own, "")
         backend = defaults.resolve(options.backend)
         seed = draws.fresh_seed() if options.seed is None else options.seed
-        (key,) = batch.row_keys((None,), (bound.arguments,), None)
+        key = RowKeys().next(None, bound.arguments)
         return self._call(bound, backend, options, seed, key), options.stream
 
     def _inline(self, state: ProgramState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -144,29 +154,38 @@ class Function(Generic[P, R]):
         state._cursor.begin_call(self.__name__, list(bound.arguments.items()))
         return self._body(*self._receiver, state, *bound.args, **bound.kwargs)
 
+    @overload
+    def run_batch(
+        self, rows: Rows, *, generator_style: Literal[True], **keywords: Any
+    ) -> Generator[ProgramState]: ...
+    @overload
+    def run_batch(
+        self, rows: Rows, *, generator_style: Literal[False] = False, **keywords: Any
+    ) -> BatchResult: ...
     def run_batch(
         self,
-        rows: Iterable[Mapping[str, Any] | tuple[Any, ...]],
+        rows: Rows,
         *,
         num_threads: int | Literal["auto"] = "auto",
-        on_error: batch.OnError = "raise",
-        key: Callable[[Any], object] | None = None,
         progress_bar: bool = False,
         generator_style: bool = False,
+        on_error: OnError = "raise",
+        key: Callable[[Any], object] | None = None,
         journal: object = None,
         **given: Any,
-    ) -> batch.BatchResult:
+    ) -> BatchResult | Generator[ProgramState]:
         """Run the program once for each row, many at a time.
 
         Args:
             rows: Dicts of arguments or tuples of them.
             num_threads: Rows in flight; "auto" is 64 at most.
+            progress_bar: Show one on the standard error stream (needs tqdm).
+            generator_style: Return an iterator of states that takes rows as states are taken
+                from it, so that there may be any number; leaving it cancels what runs.
             on_error: "raise": the first error ends the batch, the finished rows being its
                 ``.partial``. "return": it stays in its row's state (``.error()``).
             key: What a row's draws depend on; by default its arguments and, among equal rows,
                 its number.
-            progress_bar: Not available in this version.
-            generator_style: Not available in this version.
             journal: Not available in this version.
             **given: Keywords of the runs, as in `run`.
 
@@ -175,17 +194,25 @@ class Function(Generic[P, R]):
 
         Raises:
             ProgramError: An argument is wrong or not available in this version.
+            BatchInterrupted: Ctrl-C; the finished rows are its ``.partial``.
             Exception: With on_error="raise", the error of a row.
         """
-        for name, value in (
-            ("progress_bar", progress_bar),
-            ("generator_style", generator_style),
-            ("journal", journal),
-        ):
-            if value:
-                raise ProgramError(
-                    f"run_batch: {name} is not available in this version of lmlang: leave it out."
-                )
+        options = self._batch_options(on_error, journal, given)
+        calls = self._row_calls(checked_rows(rows), options, key)
+        if limits.boolean("generator_style", generator_style):
+            workers, progress = threads(num_threads, None), Progress(progress_bar, None)
+            return batch.lazily(calls, workers, on_error, progress)
+        listed = list(calls)
+        workers = threads(num_threads, len(listed))
+        return batch.execute(listed, workers, on_error, Progress(progress_bar, len(listed)))
+
+    def _batch_options(
+        self, on_error: object, journal: object, given: dict[str, Any]
+    ) -> RunOptions:
+        if journal:
+            raise ProgramError(
+                "run_batch: journal is not available in this version of lmlang: leave it out."
+            )
         if on_error not in ("raise", "return"):
             raise ProgramError(f'run_batch: on_error={on_error!r} must be "raise" or "return".')
         unknown = [name for name in given if name not in RUN_KEYWORDS and name not in LATER_IN_RUN]
@@ -195,20 +222,22 @@ class Function(Generic[P, R]):
                 "the rows."
             )
         options = RunOptions.of(self._with(given))
-        all_rows = batch.listed(rows)
-        workers = batch.threads(num_threads, len(all_rows))
-        bounds = [
-            self._bind(*batch.row_arguments(index, row), f"row {index}: ")
-            for index, row in enumerate(all_rows)
-        ]
-        keys = batch.row_keys(all_rows, [bound.arguments for bound in bounds], key)
+        if options.stream:
+            raise ProgramError(
+                "run_batch: stream=True: a batch returns finished states; with "
+                "generator_style=True each as soon as its turn is."
+            )
+        return options
+
+    def _row_calls(
+        self, rows: Iterable[object], options: RunOptions, key: Callable[[Any], object] | None
+    ) -> Iterator[Call]:
         seed = draws.fresh_seed() if options.seed is None else options.seed
         backend = defaults.resolve(options.backend)
-        calls = [
-            self._call(bound, backend, options, seed, row_key)
-            for bound, row_key in zip(bounds, keys, strict=True)
-        ]
-        return batch.execute(calls, workers, on_error)
+        keys = RowKeys(key)
+        for index, row in enumerate(rows):
+            bound = self._bind(*row_arguments(index, row), f"row {index}: ")
+            yield self._call(bound, backend, options, seed, keys.next(row, bound.arguments))
 
     def options(self, **given: Any) -> Function[P, R]:
         """The same program with other keywords for its runs, as in ``f.options(temperature=0)``.

@@ -1,20 +1,14 @@
-"""Rows of a batch: one run each, in their order, on as many threads as rows are in flight."""
+"""Rows of a batch: their arguments, their keys, and the states that come of them."""
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
-import contextvars
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, overload
 
 from lmlang import limits
-from lmlang.errors import Cancelled, ProgramError, ProgramTypeError, fresh, quote
+from lmlang.errors import ProgramError, ProgramTypeError, quote
 from lmlang.frontend import draws
-from lmlang.frontend.call import Call
 from lmlang.frontend.recorder import ProgramState
 
 AUTO_THREADS = 64
@@ -63,37 +57,38 @@ def row_arguments(index: int, row: object) -> tuple[tuple[Any, ...], dict[str, A
     )
 
 
-def listed(rows: object) -> list[object]:
-    """All rows."""
+def checked_rows(rows: object) -> Iterable[object]:
+    """The same rows, if they can be rows at all."""
     if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
         raise ProgramTypeError(
             f"rows are a list of dicts or tuples, one for each run, not {type(rows).__name__}."
         )
-    return list(rows)
+    return rows
 
 
-def row_keys(
-    rows: Sequence[object],
-    arguments: Sequence[object],
-    key: Callable[[Any], object] | None,
-) -> list[bytes]:
-    """Each row's key: of ``key(row)``, else of its arguments and how often they came before.
+class RowKeys:
+    """Gives rows their keys, in their order.
 
-    Arguments without canonical form: the row's index.
+    A key is that of ``key(row)``, else of the arguments and how often they came before;
+    arguments without canonical form have the row's index.
     """
-    if key is not None:
-        return [_given_key(index, key(row)) for index, row in enumerate(rows)]
-    seen: Counter[bytes] = Counter()
-    keys = []
-    for index, bound in enumerate(arguments):
+
+    def __init__(self, key: Callable[[Any], object] | None = None) -> None:
+        self._key = key
+        self._index = 0
+        self._seen: Counter[bytes] = Counter()
+
+    def next(self, row: object, arguments: object) -> bytes:
+        """The key of the next row."""
+        index, self._index = self._index, self._index + 1
+        if self._key is not None:
+            return _given_key(index, self._key(row))
         try:
-            body = draws.digest(bound)
+            body = draws.digest(arguments)
         except draws.NoCanonicalForm:
-            keys.append(draws.numbered("index", b"", index))
-            continue
-        keys.append(draws.numbered("arguments", body, seen[body]))
-        seen[body] += 1
-    return keys
+            return draws.numbered("index", b"", index)
+        self._seen[body] += 1
+        return draws.numbered("arguments", body, self._seen[body] - 1)
 
 
 def _given_key(index: int, value: object) -> bytes:
@@ -106,77 +101,11 @@ def _given_key(index: int, value: object) -> bytes:
         ) from None
 
 
-def threads(num_threads: object, rows: int) -> int:
-    """Worker threads for so many rows."""
+def threads(num_threads: object, rows: int | None) -> int:
+    """Worker threads for so many rows; None: nobody knows how many."""
+    most = MAX_THREADS if rows is None else max(1, rows)
     if num_threads == "auto":
-        return max(1, min(AUTO_THREADS, rows))
+        return min(AUTO_THREADS, most)
     if isinstance(num_threads, str):
         raise ProgramError(f'num_threads={quote(num_threads)}: give "auto" or a number.')
-    return min(max(1, rows), limits.integer("num_threads", num_threads, 1, MAX_THREADS))
-
-
-def execute(calls: Sequence[Call], workers: int, on_error: OnError) -> BatchResult:
-    """Execute calls on worker threads; returns when no thread of them is left.
-
-    Raises:
-        Exception: With on_error="raise" the first row's error (the lowest row's, where several
-            failed before they could be cancelled); the finished rows are its ``.partial``.
-    """
-    return _Batch(calls, on_error).execute(workers) if calls else BatchResult((), ())
-
-
-class _Batch:
-    """The rows of one batch on their way, and what stops them."""
-
-    def __init__(self, calls: Sequence[Call], on_error: OnError) -> None:
-        self._calls = calls
-        self._on_error = on_error
-        self._lock = threading.Lock()
-        self._stopped = False
-        self._errors: dict[int, BaseException] = {}
-
-    def execute(self, workers: int) -> BatchResult:
-        pool = ThreadPoolExecutor(workers, thread_name_prefix="lmlang-row")
-        try:
-            futures = [
-                pool.submit(contextvars.copy_context().run, self._row, index)
-                for index in range(len(self._calls))
-            ]
-            concurrent.futures.wait(futures)
-        except BaseException:
-            self._stop()
-            raise
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-        finished = [index for index, future in enumerate(futures) if not future.exception()]
-        for index, error in sorted(self._errors.items()):
-            if self._on_error == "raise" or not isinstance(error, Exception):
-                self._raise(self._errors[index], finished)
-        return BatchResult([call.state for call in self._calls], range(len(self._calls)))
-
-    def _row(self, index: int) -> None:
-        try:
-            self._calls[index].execute()
-        except BaseException as error:
-            with self._lock:
-                if not self._stopped or not isinstance(error, Cancelled):
-                    self._errors[index] = error  # its own, and not that we cancelled it
-            if self._on_error == "raise":
-                self._stop()
-            raise
-
-    def _stop(self) -> None:
-        with self._lock:
-            if self._stopped:
-                return
-            self._stopped = True
-        for call in self._calls:
-            call.cancel()
-
-    def _raise(self, error: BaseException, finished: Sequence[int]) -> None:
-        raised = fresh(error)
-        with contextlib.suppress(AttributeError):  # an exception with slots takes no attribute
-            raised.partial = BatchResult(  # type: ignore[attr-defined]
-                [self._calls[index].state for index in finished], finished
-            )
-        raise raised
+    return min(most, limits.integer("num_threads", num_threads, 1, MAX_THREADS))

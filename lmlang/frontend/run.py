@@ -244,8 +244,9 @@ class Run:
             if ready() or self.ended is not None:
                 return
             waiting.refuse_to_wait(self)
+            stretch = waiting.stretch()
             while not ready() and self.ended is None:
-                self.changed.wait()
+                self.changed.wait(stretch)
 
     async def wait_async(self, ready: Callable[[], bool]) -> None:
         """As `wait`, on the running event loop."""

@@ -26,6 +26,15 @@ _async_body: contextvars.ContextVar[int | None] = contextvars.ContextVar(
 _thread = threading.local()
 
 
+SIGNALS = 1.0
+"""Seconds after which a waiting main thread looks for a Ctrl-C that came as it began to wait."""
+
+
+def stretch() -> float | None:
+    """Seconds that this thread may wait without looking up; None: any number."""
+    return SIGNALS if threading.current_thread() is threading.main_thread() else None
+
+
 def refuse_to_wait(run: object) -> None:
     """Raise ProgramError on a thread that may not wait for this run."""
     if dispatcher().is_current():
@@ -90,7 +99,8 @@ class Bell:
 
     def wait(self) -> None:
         """Wait for a ring since the last `wait` returned."""
-        self._rung.wait()
+        while not self._rung.wait(stretch()):
+            pass
         self._rung.clear()
 
 

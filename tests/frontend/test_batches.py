@@ -1,5 +1,7 @@
 import contextvars
+import itertools
 import signal
+import sys
 import threading
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 import lmlang as lm
 from lmlang.testing import ScriptedBackend
+from tests.frontend.by_hand import ByHand
 
 
 @lm.function
@@ -193,22 +196,217 @@ def test_a_raised_error_cancels_the_rows_that_wait():
     assert threading.active_count() <= base + 1  # the dispatcher may have come
 
 
-def test_an_interrupt_cancels_the_rows_and_leaves_no_thread():
+def interrupt_main_thread():
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+
+@pytest.mark.parametrize("generator_style", [False, True])
+def test_an_interrupt_keeps_the_finished_rows_and_cancels_the_others(generator_style):
     base = threading.active_count()
-    with ScriptedBackend(completes="when released") as backend:
+    begun = []
+    with ByHand() as backend:
 
         @lm.function
-        def wait(s, i):
-            if i == 1:
-                backend.wait_for(1)
-                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-            s += lm.gen("x")
-            return s["x"]
+        def program(s, i):
+            begun.append(i)
+            if i == 3:
+                backend.asked(0)  # row 0 waits for the model, and 1 and 2 have ended
+                interrupt_main_thread()
+            if i in (0, 3):
+                s += lm.gen("x")
+                s.sync()
+            return i
 
-        with pytest.raises(KeyboardInterrupt):
-            wait.run_batch([(0,), (1,), (2,)], backend=backend, num_threads=2)
-        assert backend.pending() == []
+        batch = program.options(backend=backend).run_batch
+        rows = [(i,) for i in range(6)]
+        with pytest.raises(lm.BatchInterrupted, match=r"2 of \d rows had finished.*\.partial") as e:
+            list(batch(rows, num_threads=2, generator_style=generator_style))
+        assert isinstance(e.value, KeyboardInterrupt)
+        assert [state.ret_value for state in e.value.partial] == [1, 2]
+        assert e.value.partial.indices == (1, 2)
+        assert all(generation.cancelled for generation in backend.generations)
+    assert begun == [0, 1, 2, 3]
     assert threading.active_count() <= base + 1
+
+
+@pytest.mark.parametrize("on_error", ["raise", "return"])
+def test_an_interrupt_in_a_row_ends_the_batch(on_error):
+    @lm.function
+    def program(s, i):
+        if i == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        program.run_batch(
+            [(i,) for i in range(3)], backend=ScriptedBackend(), on_error=on_error, num_threads=1
+        )
+    assert caught.value.partial.indices == (0,)
+
+
+# ----------------------------------------------------------------------------- lazy batches
+
+
+def test_lazy_rows_are_taken_as_states_are_and_keep_their_order():
+    taken = []
+
+    def rows():
+        for i in itertools.count():
+            taken.append(i)
+            yield (f"q{i}",)
+
+    states = ask.run_batch(rows(), backend=ScriptedBackend(), num_threads=2, generator_style=True)
+    assert taken == []
+    first = [next(states).ret_value for _ in range(10)]
+    assert first == [f"q{i}" for i in range(10)]
+    assert len(taken) <= 10 + 2 * 2
+    states.close()
+    assert len(taken) <= 10 + 2 * 2
+
+
+@settings(max_examples=25, deadline=None)
+@given(questions, st.integers(1, 4))
+def test_a_lazy_batch_is_the_same_batch(rows, threads):
+    with ScriptedBackend(completes="on a thread") as backend:
+        lazy, eager = (
+            answers(
+                ask.run_batch(
+                    iter([(q,) for q in rows]),
+                    seed=1,
+                    backend=backend,
+                    num_threads=threads,
+                    generator_style=generator_style,
+                )
+            )
+            for generator_style in (True, False)
+        )
+    assert lazy == eager
+
+
+def test_a_slow_row_holds_back_results_and_not_more_than_a_window_of_work():
+    begun = []
+    with ByHand() as backend:
+
+        @lm.function
+        def program(s, i):
+            begun.append(i)
+            if i == 0:
+                s += lm.gen("x")
+                s.sync()
+            return i
+
+        rows = ((i,) for i in range(100))
+        states = program.run_batch(rows, backend=backend, num_threads=2, generator_style=True)
+        threading.Thread(target=lambda: (backend.asked(), backend.end())).start()
+        assert next(states).ret_value == 0
+        assert len(begun) <= 4
+        assert [state.ret_value for state in states] == list(range(1, 100))
+    assert sorted(begun) == list(range(100))
+
+
+def test_leaving_a_lazy_batch_cancels_its_rows_and_leaves_no_thread():
+    base = threading.active_count()
+    with ByHand() as backend:
+
+        @lm.function
+        def program(s, i):
+            if i:
+                s += lm.gen("x")
+                s.sync()
+
+        rows = ((i,) for i in range(9))
+        for _ in program.run_batch(rows, backend=backend, num_threads=3, generator_style=True):
+            backend.asked(1)
+            break
+        assert all(generation.cancelled for generation in backend.generations)
+    assert threading.active_count() <= base + 1
+
+
+def test_errors_of_a_lazy_batch_come_in_their_turn():
+    backend = ScriptedBackend()
+    states = fragile.run_batch(
+        ((i,) for i in range(9)), backend=backend, num_threads=1, generator_style=True
+    )
+    assert [next(states)["i"] for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="row 3") as caught:
+        next(states)
+    assert set(caught.value.partial.indices) <= {4, 5}
+    assert list(states) == []
+    returned = fragile.run_batch(
+        ((i,) for i in range(6)), backend=backend, on_error="return", generator_style=True
+    )
+    kinds = [type(state.error()).__name__ for state in returned]
+    assert kinds == ["NoneType"] * 3 + ["ValueError", "NoneType", "ValueError"]
+
+
+def test_an_error_of_the_rows_themselves_comes_in_its_turn():
+    def rows():
+        yield ("a",)
+        yield ("b",)
+        raise OSError("disk")
+
+    def wrong():
+        yield ("a",)
+        yield "b"
+
+    for source, error, message in ((rows, OSError, "disk"), (wrong, TypeError, "row 1 is a str")):
+        seen = []
+        with pytest.raises(error, match=message):
+            seen.extend(
+                state["answer"]
+                for state in ask.run_batch(
+                    source(), backend=ScriptedBackend(), generator_style=True, on_error="return"
+                )
+            )
+        assert len(seen) == (2 if source is rows else 1) or seen == []
+        with pytest.raises(error, match=message):
+            ask.run_batch(source(), backend=ScriptedBackend(), on_error="return")
+
+
+def test_async_bodies_run_in_batches():
+    @lm.function
+    async def program(s, i):
+        s += f"{i}" + lm.gen("x")
+        return await s.aget("x")
+
+    with ScriptedBackend(lambda prompt: prompt + "!", completes="on a thread") as backend:
+        states = program.run_batch([(i,) for i in range(20)], backend=backend)
+    assert [state.ret_value for state in states] == [f"{i}!" for i in range(20)]
+
+
+# ----------------------------------------------------------------------------- progress
+
+
+@pytest.mark.parametrize("generator_style", [False, True])
+def test_a_progress_bar_counts_rows_on_the_error_stream_without_a_thread(capsys, generator_style):
+    pytest.importorskip("tqdm")
+    base = threading.active_count()
+    states = fragile.run_batch(
+        [(i,) for i in range(6)],
+        backend=ScriptedBackend(),
+        progress_bar=True,
+        generator_style=generator_style,
+        on_error="return",
+    )
+    assert len(list(states)) == 6
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert ("6/6" if not generator_style else "6row") in shown.err
+    assert threading.active_count() == base
+
+
+def test_without_tqdm_a_progress_bar_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    for generator_style in (False, True):
+        with pytest.raises(lm.ProgramError, match=r"pip install 'lmlang\[progress\]'"):
+            ask.run_batch(
+                [("a",)],
+                backend=ScriptedBackend(),
+                progress_bar=True,
+                generator_style=generator_style,
+            )
+
+
+# ----------------------------------------------------------------------------- misuse
 
 
 @pytest.mark.parametrize(
@@ -238,8 +436,9 @@ def test_what_is_no_row_raises_before_anything_runs(rows, message):
         ({"num_threads": "many"}, "num_threads='many': give \"auto\" or a number"),
         ({"num_threads": 1.5}, "num_threads=1.5 must be an integer"),
         ({"on_error": "ignore"}, 'on_error=\'ignore\' must be "raise" or "return"'),
-        ({"progress_bar": True}, "progress_bar is not available in this version"),
-        ({"generator_style": True}, "generator_style is not available"),
+        ({"progress_bar": 1}, "progress_bar=1 must be True or False"),
+        ({"generator_style": "yes"}, "generator_style='yes' must be True or False"),
+        ({"stream": True}, "stream=True: a batch returns finished states; with generator_style"),
         ({"journal": "x.sqlite"}, "journal is not available"),
         ({"question": "a"}, "unknown keyword 'question': arguments of the program stand in"),
         ({"temperature": -1}, "temperature=-1 is out of range"),

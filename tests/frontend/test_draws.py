@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import lmlang as lm
 from lmlang.frontend.draws import NoCanonicalForm, canonical, digest, draw_key
-from lmlang.frontend.rows import row_keys
+from lmlang.frontend.rows import RowKeys
 from lmlang.testing import ScriptedBackend
 
 
@@ -120,15 +120,18 @@ def test_draw_keys_are_the_same_on_every_machine():
 
 def test_equal_rows_are_numbered_and_rows_without_form_go_by_index():
     same, other, odd = digest("a"), digest("b"), object()
-    keys = row_keys([0] * 5, ["a", "b", "a", odd, odd], None)
+    numbering, reversed_numbering = RowKeys(), RowKeys()
+    keys = [numbering.next(0, arguments) for arguments in ["a", "b", "a", odd, odd]]
     assert same != other
     assert len(set(keys)) == 5
-    assert row_keys([0] * 2, ["b", "a"], None) == [keys[1], keys[0]]
+    assert [reversed_numbering.next(0, each) for each in ["b", "a"]] == [keys[1], keys[0]]
 
 
 def test_a_given_key_must_have_a_canonical_form():
+    keys = RowKeys(lambda row: 1 if row == "a" else object())
+    keys.next("a", None)
     with pytest.raises(lm.ProgramTypeError, match=r"key\(row\) of row 1 cannot be a key: object"):
-        row_keys(["a", "b"], [None, None], lambda row: 1 if row == "a" else object())
+        keys.next("b", None)
 
 
 @lm.function

@@ -1,0 +1,213 @@
+"""Batches: rows on as many threads as are in flight, all at once or a window at a time.
+
+execute   all rows are there; returns when all have ended
+lazily    rows are taken as results are; a slow row holds back those behind it, never their work
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from lmlang.errors import BatchInterrupted, Cancelled, fresh
+from lmlang.frontend import waiting
+from lmlang.frontend.call import Call
+from lmlang.frontend.progress import Progress
+from lmlang.frontend.recorder import ProgramState
+from lmlang.frontend.rows import BatchResult, OnError
+
+E = TypeVar("E", bound=BaseException)
+
+WINDOW = 2
+"""Rows begun or ended, but not taken, for each thread of a lazy batch."""
+
+
+def execute(
+    calls: Sequence[Call], workers: int, on_error: OnError, progress: Progress
+) -> BatchResult:
+    """Execute calls on worker threads; returns when no thread of them is left.
+
+    Args:
+        calls: One for each row.
+        workers: Threads.
+        on_error: "raise" ends the batch with the first error.
+        progress: Told of every row that has ended.
+
+    Raises:
+        BatchInterrupted: Ctrl-C; the finished rows are its ``.partial``.
+        Exception: With on_error="raise" the first row's error (the lowest row's, where several
+            failed before they could be cancelled); the finished rows are its ``.partial``.
+    """
+    if not calls:
+        return BatchResult((), ())
+    with progress:
+        return _Batch(calls, on_error, progress).execute(workers)
+
+
+class _Batch:
+    """The rows of one batch on their way, and what stops them."""
+
+    def __init__(self, calls: Sequence[Call], on_error: OnError, progress: Progress) -> None:
+        self._calls = calls
+        self._on_error = on_error
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._finished: set[int] = set()
+        self._errors: dict[int, BaseException] = {}
+
+    def execute(self, workers: int) -> BatchResult:
+        pool = ThreadPoolExecutor(workers, thread_name_prefix="lmlang-row")
+        try:
+            futures = [
+                pool.submit(contextvars.copy_context().run, self._row, index)
+                for index in range(len(self._calls))
+            ]
+            _wait(futures)
+        except KeyboardInterrupt:
+            self._stop()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise _interrupted(self._partial(), len(self._calls)) from None
+        except BaseException:
+            self._stop()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+        for _, error in sorted(self._errors.items()):
+            if self._on_error == "raise" or not isinstance(error, Exception):
+                raise _with_partial(error, self._partial())
+        return BatchResult([call.state for call in self._calls], range(len(self._calls)))
+
+    def _row(self, index: int) -> None:
+        try:
+            self._calls[index].execute()
+            with self._lock:
+                self._finished.add(index)
+        except BaseException as error:
+            with self._lock:
+                if not self._stopped or not isinstance(error, Cancelled):
+                    self._errors[index] = error  # its own, and not that we cancelled it
+            if self._on_error == "raise" or not isinstance(error, Exception):
+                self._stop()
+        finally:
+            self._progress.one_ended()
+
+    def _stop(self) -> None:
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        for call in self._calls:
+            call.cancel()
+
+    def _partial(self) -> BatchResult:
+        finished = sorted(self._finished)
+        return BatchResult([self._calls[index].state for index in finished], finished)
+
+
+def lazily(
+    calls: Iterator[Call], workers: int, on_error: OnError, progress: Progress
+) -> Generator[ProgramState]:
+    """The states of calls in their order, which are taken from ``calls`` as results are taken.
+
+    Closing it cancels the rows that run. Errors, those of ``calls`` too, come when their row's
+    turn is; ``.partial`` is then what had finished behind it.
+
+    Raises:
+        BatchInterrupted: Ctrl-C while waiting; ``.partial`` is what had finished and was not
+            taken yet.
+    """
+    with progress:
+        yield from _lazily(calls, workers, on_error, progress)
+
+
+def _lazily(
+    calls: Iterator[Call], workers: int, on_error: OnError, progress: Progress
+) -> Generator[ProgramState]:
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="lmlang-row")
+    window: deque[tuple[int, Call, Future[ProgramState]]] = deque()
+    source = _Source(calls)
+    index = 0
+    try:
+        while True:
+            while len(window) < WINDOW * workers and (call := source.next()) is not None:
+                future = pool.submit(contextvars.copy_context().run, call.execute)
+                future.add_done_callback(lambda _: progress.one_ended())
+                window.append((index, call, future))
+                index += 1
+            if not window:
+                break
+            _wait([window[0][2]])
+            _, call, future = window.popleft()
+            error = future.exception()
+            if error is not None and (on_error == "raise" or not isinstance(error, Exception)):
+                raise _with_partial(error, _finished(window))
+            del future
+            yield call.state
+        if source.error is not None:
+            raise source.error
+    except KeyboardInterrupt:
+        _cancel(window)
+        pool.shutdown(wait=True, cancel_futures=True)
+        raise _interrupted(_finished(window), index) from None
+    finally:
+        _cancel(window)
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _Source:
+    """Calls one by one, and the error that ended them."""
+
+    def __init__(self, calls: Iterator[Call]) -> None:
+        self._calls = calls
+        self.error: Exception | None = None
+
+    def next(self) -> Call | None:
+        """The next, None where there is none."""
+        try:
+            return None if self.error is not None else next(self._calls, None)
+        except Exception as error:
+            self.error = error
+            return None
+
+
+def _wait(futures: Sequence[Future[Any]]) -> None:
+    """Wait until all have ended."""
+    for future in futures:
+        while not concurrent.futures.wait([future], waiting.stretch()).done:
+            pass
+
+
+def _cancel(window: deque[tuple[int, Call, Future[ProgramState]]]) -> None:
+    for _, call, _ in window:
+        call.cancel()
+
+
+def _finished(window: deque[tuple[int, Call, Future[ProgramState]]]) -> BatchResult:
+    done = [
+        (index, call.state)
+        for index, call, future in window
+        if future.done() and not future.cancelled() and future.exception() is None
+    ]
+    return BatchResult([state for _, state in done], [index for index, _ in done])
+
+
+def _interrupted(partial: BatchResult, begun: int) -> BatchInterrupted:
+    error = BatchInterrupted(
+        f"the batch was interrupted: {len(partial):,} of {begun:,} rows had finished and are in "
+        ".partial; the others have been cancelled."
+    )
+    return _with_partial(error, partial)
+
+
+def _with_partial(error: E, partial: BatchResult) -> E:
+    raised = fresh(error)
+    with contextlib.suppress(AttributeError):  # an exception with slots takes no attribute
+        raised.partial = partial  # type: ignore[attr-defined]
+    return raised
