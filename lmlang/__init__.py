@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         token_length_normalized,
         unconditional_likelihood_normalized,
     )
+    from lmlang.frontend.decorator import function
     from lmlang.frontend.defaults import (
         flush_cache,
         set_default_backend,
@@ -61,11 +62,9 @@ if TYPE_CHECKING:
         user_begin,
         user_end,
     )
+    from lmlang.frontend.feed import StreamEvent
     from lmlang.frontend.meta import (
         Meta,
-    )
-    from lmlang.frontend.program import (
-        function,
     )
     from lmlang.frontend.recorder import (
         ProgramState,
@@ -110,6 +109,7 @@ __all__ = [
     "ProgramTypeError",
     "Runtime",
     "RuntimeEndpoint",
+    "StreamEvent",
     "assistant",
     "assistant_begin",
     "assistant_end",
@@ -168,6 +168,7 @@ _ROOMS = {
         "token_length_normalized",
         "unconditional_likelihood_normalized",
     ),
+    "frontend.decorator": ("function",),
     "frontend.defaults": (
         "flush_cache",
         "set_default_backend",
@@ -190,8 +191,8 @@ _ROOMS = {
         "user_begin",
         "user_end",
     ),
+    "frontend.feed": ("StreamEvent",),
     "frontend.meta": ("Meta",),
-    "frontend.program": ("function",),
     "frontend.recorder": ("ProgramState",),
     "frontend.rows": ("BatchResult",),
     "frontend.settings": (

@@ -9,9 +9,10 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeAlias, Typ
 
 from lmlang import limits
 from lmlang.errors import ProgramError, ProgramTypeError
-from lmlang.frontend import batch, defaults, draws, ir
+from lmlang.frontend import batch, defaults, draws, ir, waiting
 from lmlang.frontend.call import Call
 from lmlang.frontend.options import LATER_IN_RUN, RUN_KEYWORDS, RunOptions
+from lmlang.frontend.passes import prefix
 from lmlang.frontend.preview import Preview, preview
 from lmlang.frontend.progress import Progress
 from lmlang.frontend.recorder import ProgramState
@@ -26,7 +27,7 @@ from lmlang.frontend.rows import (
 from lmlang.frontend.run import Run
 from lmlang.frontend.stream import AsyncStream, Stream
 from lmlang.frontend.trace import parameters_of, trace
-from lmlang.protocol import Backend
+from lmlang.protocol import Backend, Prompt, Request, SamplingParams
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -302,6 +303,24 @@ class Function(Generic[P, R]):
         backend = defaults.resolve(RunOptions.of(self._with(given)).backend)
         return preview(self.trace(**own), backend)
 
+    def cache(self, backend: Backend | None = None, **known: Any) -> int:
+        """Have the backend compute the prompt up to what only a run knows, ahead of the runs.
+
+        Args:
+            backend: None: the one in use.
+            **known: Arguments of the program that are known by then, as in `trace`.
+
+        Returns:
+            How many tokens that prompt has; where there is none, nothing is asked.
+        """
+        waiting.refuse_in_async_body()
+        chosen = defaults.resolve(self._with({"backend": backend}).get("backend"))
+        segments = prefix(self.trace(**known))
+        if not segments:
+            return 0
+        request = Request(Prompt.of(*segments), SamplingParams(max_tokens=0))
+        return chosen.generate(request).result().usage.prompt_tokens
+
     @overload
     def __get__(self, instance: None, owner: type) -> Function[P, R]: ...
     @overload
@@ -364,39 +383,3 @@ _POSITIONAL = (
     inspect.Parameter.VAR_POSITIONAL,
 )
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-
-@overload
-def function(body: Callable[Concatenate[Any, P], R], /) -> Function[P, R]: ...
-@overload
-def function(
-    **options: Any,
-) -> Callable[[Callable[Concatenate[Any, P], R]], Function[P, R]]: ...
-def function(body: Any = None, /, **options: Any) -> Any:
-    """Make a program of a function whose first parameter is its state.
-
-    Use it as ``@lm.function`` or ``@lm.function(temperature=0)``; the options are keywords of
-    its runs.
-
-    Raises:
-        ProgramError: Not a plain function with a first parameter, or an unknown option.
-    """
-    if body is None:
-        return functools.partial(_decorate, options)
-    return _decorate(options, body)
-
-
-def _decorate(options: Mapping[str, Any], body: Any) -> Function[..., Any]:
-    if not callable(body) or isinstance(body, (type, Function)):
-        raise ProgramTypeError(
-            f"@lm.function decorates a function, and this is {type(body).__name__}; "
-            "options have names: @lm.function(temperature=0)."
-        )
-    name = getattr(body, "__name__", type(body).__name__)
-    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
-        raise ProgramError(
-            f"{name}() is a generator (it has a yield), whose body would not run: "
-            "return a value instead."
-        )
-    made: Function[..., Any] = Function(body, {})
-    return made.options(**options) if options else made

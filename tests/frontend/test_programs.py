@@ -348,3 +348,35 @@ def test_a_state_can_be_used_after_its_run():
     state = greet("a", backend=ScriptedBackend(["yes"]))
     state += lm.gen("x")
     assert state["x"] == "yes"
+
+
+# ------------------------------------------------------------------------------- cache
+
+
+def test_cache_asks_for_the_prompt_up_to_what_only_a_run_knows():
+    @lm.function
+    def program(s, topic):
+        s += lm.system("Be brief.")
+        s += lm.user("About " + topic + lm.gen("x"))
+
+    backend = ScriptedBackend()
+    prefix = "<system>Be brief.</system><user>About "
+    assert program.cache(backend) == len(prefix)
+    with lm.use(backend):
+        assert program.cache(topic="frogs") == len(prefix + "frogs")
+    texts = [backend.render(request.prompt) for request in backend.requests]
+    assert texts == [prefix, prefix + "frogs"]
+    assert [request.params.max_tokens for request in backend.requests] == [0, 0]
+
+
+def test_cache_of_a_program_that_begins_with_an_argument_asks_nothing():
+    backend = ScriptedBackend()
+    assert lm.function(lambda s, a: s.__iadd__(a)).cache(backend) == 0
+    assert backend.requests == []
+
+
+def test_cache_raises_what_failed():
+    with pytest.raises(lm.BackendError, match="scripted to fail"):
+        lm.function(lambda s: s.__iadd__("a")).cache(ScriptedBackend(fail_at=0))
+    with pytest.raises(TypeError, match="backend is a str"):
+        generate.cache("gpt")
