@@ -279,7 +279,7 @@ class Run:
     def _finish(self) -> None:
         with self.changed:
             failures = (state.failure() for state in self.states if not state.joined)
-            error = next((failure for failure in failures if failure is not None), None)
+            error = self.ended or next((each for each in failures if each is not None), None)
             self.finished = error is None
             self.notify()
         if error is not None:
@@ -301,8 +301,9 @@ class Run:
 
     def cancel(self, state: State, error: BaseException) -> None:
         """End what is under way in a state and in the forks below it; the root's is the run."""
-        if state is self.root:
+        if state is self.root and not self.finished:
             self.abort(error)
+            return
         with self.changed:
             busy = [
                 s

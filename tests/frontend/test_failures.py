@@ -1,3 +1,4 @@
+import asyncio
 import signal
 import threading
 
@@ -36,11 +37,22 @@ def everything(s):
         with fork.assistant():
             fork += lm.gen("b")
             fork += lm.select("c", ["x", "y"])
-    s += lm.gen("d")
+    with s.var_scope("scope"):
+        s += lm.gen("d")
     lone = s.fork(1)[0]
     lone += lm.gen("lone")
     s += lm.select("e", ["x", "y"]) + lm.gen("f")
     return forks, lone
+
+
+@lm.function
+def another(s):
+    s += lm.gen("g")
+    return s["g"]
+
+
+async def collect(chunks):
+    return [chunk async for chunk in chunks]
 
 
 CALLS = 9
@@ -68,6 +80,23 @@ ACCESSORS = {
     "join": lambda s: s.fork(2).join(),
     "concat": lambda s: s.fork(2).join("concate_and_append"),
     "turn": lambda s: s.user("x"),
+    "scope": lambda s: s["scope"],
+    "open a scope": lambda s: s.var_scope("w").__enter__(),
+    "copy": lambda s: s.copy().__enter__().text(),
+    "call": lambda s: s.call(lambda c: c.text()),
+    "inline": lambda s: another(s),
+    "fork and append": lambda s: s.fork(2).__iadd__(lm.gen("g"))[1]["g"],
+    "text_iter": lambda s: list(s.text_iter()),
+    "variable iter": lambda s: list(s.text_iter("f")),
+    "scope iter": lambda s: list(s.text_iter("scope")),
+    "async iter": lambda s: asyncio.run(collect(s.text_async_iter())),
+    "async variable iter": lambda s: asyncio.run(collect(s.text_async_iter("e"))),
+    "aget": lambda s: asyncio.run(s.aget("f")),
+    "adone": lambda s: asyncio.run(s.adone()),
+    "ajoin": lambda s: asyncio.run(s.fork(2).ajoin()),
+    "get_meta_info": lambda s: s.get_meta_info("e"),
+    "ret_value": lambda s: s.ret_value,
+    "cancel": lambda s: s.cancel(),
 }
 
 
@@ -99,6 +128,9 @@ def test_with_a_failure_at_any_call_every_accessor_ends(accessor, completes):
                     seen.append(attempt(ACCESSORS[accessor], state))
 
             outcome = bounded(lambda program=program, b=backend: program(backend=b))
+            if accessor == "cancel":
+                assert isinstance(outcome, (lm.BackendError, lm.Cancelled)), outcome
+                continue
             assert isinstance(outcome, lm.BackendError), outcome
             assert f"call {k} was scripted to fail" in str(outcome)
             assert outcome.context.program == "program"
@@ -107,6 +139,83 @@ def test_with_a_failure_at_any_call_every_accessor_ends(accessor, completes):
                 if isinstance(error, Exception):
                     assert isinstance(error, (lm.BackendError, lm.CaptureError, lm.ProgramError))
     assert threading.active_count() <= base + 1  # the dispatcher may stay
+
+
+OUTSIDE = {name: access for name, access in ACCESSORS.items() if "append" not in name} | {
+    "undefined iter": lambda s: list(s.text_iter("undefined"))
+}
+APPENDING = ("assign", "fork", "join", "concat", "turn", "open a scope", "copy", "call", "inline")
+
+
+@pytest.mark.parametrize("completes", ["at once", "on a thread"])
+@pytest.mark.parametrize("accessor", [n for n in OUTSIDE if n not in (*APPENDING, "ajoin")])
+def test_with_a_failure_at_any_call_every_accessor_of_a_streaming_run_ends(accessor, completes):
+    base = threading.active_count()
+
+    @lm.function
+    def program(s):
+        everything(s)
+
+    for k in range(CALLS):
+        with ScriptedBackend(fail_at=k, completes=completes, chunk=1) as backend:
+            state = program.run(stream=True, backend=backend)
+            outcome = bounded(lambda state=state: attempt(OUTSIDE[accessor], state))
+            if isinstance(outcome, Exception):
+                assert isinstance(outcome, (lm.BackendError, lm.CaptureError, lm.Cancelled))
+            if accessor != "cancel":
+                final = bounded(lambda state=state: attempt(lambda s: s.sync(), state))
+                assert f"call {k} was scripted to fail" in str(final)
+    await_no_program()
+    assert threading.active_count() <= base + 1
+
+
+@pytest.mark.parametrize("completes", ["at once", "on a thread"])
+def test_with_a_failure_at_any_call_async_programs_end(completes):
+    base = threading.active_count()
+
+    @lm.function
+    async def program(s):
+        forks, _ = everything(s)
+        await forks.ajoin()
+        return [await s.aget(name) for name in ("a", "d", "scope", "e", "f", "b")]
+
+    for k in range(CALLS):
+        with ScriptedBackend(fail_at=k, completes=completes) as backend:
+            for run in (
+                lambda b=backend: asyncio.run(program.arun(backend=b)),
+                lambda k=k: program(backend=ScriptedBackend(fail_at=k)),
+            ):
+                outcome = bounded(run)
+                assert f"call {k} was scripted to fail" in str(outcome)
+                assert outcome.context.source.startswith(__file__)
+    await_no_program()
+    assert threading.active_count() <= base + 1
+
+
+def await_no_program():
+    for thread in threading.enumerate():
+        if thread.name == "lmlang-run":
+            thread.join(PATIENCE)
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_a_failure_in_a_hundredfold_nested_fork_names_its_branch(failing):
+    depth = [0, 50, 99][failing]
+
+    def body(s):
+        states = [s]
+        for level in range(100):
+            child = states[-1].fork(3)[2]
+            child += f"{level} " + lm.gen("x")
+            states.append(child)
+        states[-1]["x"]
+
+    with ScriptedBackend(fail_at=depth, completes="on a thread") as backend:
+        outcome = bounded(lambda: lm.function(body)(backend=backend))
+    assert isinstance(outcome, lm.BackendError)
+    assert outcome.context.branch == 2
+    assert outcome.context.op_path.count("fork0.2") == depth + 1
+    assert outcome.context.source == f"{__file__}:{body.__code__.co_firstlineno + 4}"
 
 
 def test_what_was_finished_stays_readable_and_all_later_things_raise():
