@@ -16,6 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lmlang.kernels.forms import use_reference
+
 Slots = Tensor | slice
 """Which slots of the pool, in order: an int64 tensor [L], or a slice where they lie together."""
 
@@ -137,7 +139,7 @@ def _dense(
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention state over dense keys: q [B, h, n, D], k and v [B, h, L, D], mask [B, 1, 1, L]."""
-    if q.device.type == "cpu":
+    if q.device.type == "cpu" and not use_reference():
         # torch's own fused CPU kernel: same result without the [n, L] scores in memory.
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, causal, attn_mask=mask, scale=scale

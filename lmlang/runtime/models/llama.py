@@ -19,6 +19,7 @@ from torch import Tensor
 
 from lmlang.errors import ModelError
 from lmlang.kernels.activation import silu_mul
+from lmlang.kernels.linear import linear, pack_weight
 from lmlang.kernels.norm import add_rms_norm, rms_norm
 from lmlang.kernels.rope import apply_rope, rope_angles, rope_frequencies
 from lmlang.runtime.shape import ModelShape
@@ -30,6 +31,11 @@ q and out are ``[T, heads, head_dim]``, k and v ``[T, kv_heads, head_dim]``; q a
 rope. The three are views of one buffer that the layer does not use again: rows are dense in
 their last axis, not contiguous as a whole, and ``attend`` must not keep them.
 """
+
+
+NORMS = ("attention_norm", "mlp_norm")
+PRODUCTS = ("qkv", "out", "gate_up", "down")
+"""The weights of one layer, by what is done with them."""
 
 
 class CausalLM(Protocol):
@@ -69,8 +75,8 @@ class LlamaModel:
 
     Args:
         shape: Its sizes.
-        weights: A tensor for every name of `weight_shapes`, all of one dtype and device; kept,
-            never written.
+        weights: A tensor for every name of `weight_shapes`, all of one dtype and device; never
+            written. Those of products are kept as `pack_weight` lays them out.
 
     Raises:
         ModelError: A weight is missing, unknown or of another shape.
@@ -90,12 +96,10 @@ class LlamaModel:
         self.shape = shape
         self._embed = weights["embed"]
         self._norm = weights["norm"]
-        self._head = weights["embed" if shape.tied_head else "head"]
+        self._head = pack_weight(weights["embed" if shape.tied_head else "head"])
         self._layers = [
-            {
-                name: weights[f"layers.{layer}.{name}"]
-                for name in ("attention_norm", "qkv", "out", "mlp_norm", "gate_up", "down")
-            }
+            {name: weights[f"layers.{layer}.{name}"] for name in NORMS}
+            | {name: pack_weight(weights[f"layers.{layer}.{name}"]) for name in PRODUCTS}
             for layer in range(shape.layers)
         ]
         frequencies = rope_frequencies(shape.head_dim, shape.rope_theta)
@@ -129,13 +133,13 @@ class LlamaModel:
         residual = F.embedding(input_ids, self._embed)
         normed = rms_norm(residual, self._layers[0]["attention_norm"], eps)
         for index, layer in enumerate(self._layers):
-            qkv = F.linear(normed, layer["qkv"]).view(tokens, turning + kv_heads, shape.head_dim)
+            qkv = linear(normed, layer["qkv"]).view(tokens, turning + kv_heads, shape.head_dim)
             apply_rope(qkv[:, :turning], cos, sin)  # queries and keys lie side by side
             q, k, v = torch.split(qkv, [shape.heads, kv_heads, kv_heads], dim=1)
             attended = attend(index, q, k, v).reshape(tokens, shape.query_width)
-            out = F.linear(attended, layer["out"])
+            out = linear(attended, layer["out"])
             normed = add_rms_norm(out, residual, layer["mlp_norm"], eps)
-            out = F.linear(silu_mul(F.linear(normed, layer["gate_up"])), layer["down"])
+            out = linear(silu_mul(linear(normed, layer["gate_up"])), layer["down"])
             last = index + 1 == shape.layers
             weight = self._norm if last else self._layers[index + 1]["attention_norm"]
             normed = add_rms_norm(out, residual, weight, eps)
@@ -143,4 +147,4 @@ class LlamaModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[R, hidden]`` rows of what `hidden` gave to ``[R, vocab]`` float32 logits."""
-        return F.linear(hidden, self._head).float()
+        return linear(hidden, self._head).float()
