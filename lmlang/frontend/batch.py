@@ -155,7 +155,7 @@ def _lazily(
     except KeyboardInterrupt:
         _cancel(window)
         pool.shutdown(wait=True, cancel_futures=True)
-        raise _interrupted(_finished(window), index) from None
+        raise _interrupted(_finished(window), len(window)) from None
     finally:
         _cancel(window)
         pool.shutdown(wait=True, cancel_futures=True)

@@ -199,7 +199,8 @@ class Function(Generic[P, R]):
             Exception: With on_error="raise", the error of a row.
         """
         options = self._batch_options(on_error, journal, given)
-        calls = self._row_calls(checked_rows(rows), options, key)
+        backend = defaults.resolve(options.backend)  # here, where `use` holds
+        calls = self._row_calls(checked_rows(rows), backend, options, key)
         if limits.boolean("generator_style", generator_style):
             workers, progress = threads(num_threads, None), Progress(progress_bar, None)
             return batch.lazily(calls, workers, on_error, progress)
@@ -231,10 +232,13 @@ class Function(Generic[P, R]):
         return options
 
     def _row_calls(
-        self, rows: Iterable[object], options: RunOptions, key: Callable[[Any], object] | None
+        self,
+        rows: Iterable[object],
+        backend: Backend,
+        options: RunOptions,
+        key: Callable[[Any], object] | None,
     ) -> Iterator[Call]:
         seed = draws.fresh_seed() if options.seed is None else options.seed
-        backend = defaults.resolve(options.backend)
         keys = RowKeys(key)
         for index, row in enumerate(rows):
             bound = self._bind(*row_arguments(index, row), f"row {index}: ")

@@ -282,6 +282,13 @@ def test_a_lazy_batch_is_the_same_batch(rows, threads):
     assert lazy == eager
 
 
+def test_a_lazy_batch_keeps_the_backend_in_use_where_it_was_called():
+    with lm.use(ScriptedBackend(lambda prompt: "used")):
+        states = ask.run_batch([("a",)], generator_style=True)
+    with lm.use(ScriptedBackend(lambda prompt: "later")):
+        assert answers(states) == ["used"]
+
+
 def test_a_slow_row_holds_back_results_and_not_more_than_a_window_of_work():
     begun = []
     with ByHand() as backend:
