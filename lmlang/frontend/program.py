@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 from lmlang import limits
@@ -38,7 +38,8 @@ Rows: TypeAlias = Iterable[Mapping[str, Any] | tuple[Any, ...]]
 class Function(Generic[P, R]):
     """A program: a function whose first parameter is its state. Thread-safe.
 
-    Calling it is `run`; typed keywords of a run go through `options`.
+    Calling it is `run`. Type checkers check the arguments of a call, but not where it has keywords
+    of a run; of these a call may have the most used ones, and `run` and `options` have all.
     """
 
     def __init__(
@@ -71,6 +72,18 @@ class Function(Generic[P, R]):
     def __call__(self, state: ProgramState, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ProgramState: ...
+    @overload
+    def __call__(self, *args: Any, temperature: float, **kwargs: Any) -> ProgramState: ...
+    @overload
+    def __call__(self, *args: Any, max_new_tokens: int, **kwargs: Any) -> ProgramState: ...
+    @overload
+    def __call__(self, *args: Any, stop: str | Sequence[str], **kwargs: Any) -> ProgramState: ...
+    @overload
+    def __call__(self, *args: Any, seed: int, **kwargs: Any) -> ProgramState: ...
+    @overload
+    def __call__(self, *args: Any, backend: Backend, **kwargs: Any) -> ProgramState: ...
+    @overload
+    def __call__(self, *args: Any, stream: bool, **kwargs: Any) -> ProgramState: ...
     def __call__(  # type: ignore[misc]  # P may be anything, Any is
         self, *args: Any, **kwargs: Any
     ) -> Any:
