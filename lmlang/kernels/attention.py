@@ -65,22 +65,24 @@ def attend_span(
 
 
 def attend_causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """A chunk over itself: query i sees keys 0..i.
+    """Chunks over themselves: query i of a row sees its keys 0..i.
+
+    So what stands behind the end of a shorter row changes none of its queries.
 
     Args:
-        q: [n, H, D].
-        k: [n, Hkv, D].
-        v: [n, Hkv, D].
+        q: [R, n, H, D].
+        k: [R, n, Hkv, D].
+        v: [R, n, Hkv, D].
         scale: Factor on q·kᵀ.
 
     Returns:
-        out [n, H, D] in q's dtype, lse [n, H] float32.
+        out [R, n, H, D] in q's dtype, lse [R, n, H] float32.
     """
-    groups = q.shape[1] // k.shape[1]
-    k = k.repeat_interleave(groups, dim=1).permute(1, 0, 2)[None]
-    v = v.repeat_interleave(groups, dim=1).permute(1, 0, 2)[None]
-    out, lse = _dense(q.permute(1, 0, 2)[None], k, v, scale, causal=True)
-    return out[0].permute(1, 0, 2), lse[0].permute(1, 0)
+    groups = q.shape[2] // k.shape[2]
+    k = k.repeat_interleave(groups, dim=2).transpose(1, 2)
+    v = v.repeat_interleave(groups, dim=2).transpose(1, 2)
+    out, lse = _dense(q.transpose(1, 2), k, v, scale, causal=True)
+    return out.transpose(1, 2), lse.transpose(1, 2)
 
 
 def attend_decode(

@@ -7,7 +7,7 @@ once for all their queries (a span); what is left of each row is its tail:
     row 1   ███████████████▓▓▓▓▓▓···>        ▓ span of rows 0 and 1
     row 2   ███████████████░░░░░░░░░░░░░>    ░ long contiguous run of one row: a span by itself
                                              · tail: gathered, all decode rows in one call
-    prefill chunk rows attend themselves causally ("own"), from the fresh k and v.
+    prefill chunks attend themselves causally, from the fresh k and v; short ones together.
 
 The parts' states (out, lse) are merged. Sources: kernels/attention.py.
 """
@@ -26,8 +26,10 @@ from lmlang.runtime.cache.radix import IntArray, common_prefix
 
 MIN_SHARED = 32
 """A shared stretch shorter than this is left to the rows: a call costs more than it saves."""
-MIN_RUN = 96
+MIN_RUN = 512
 """A contiguous run of one row at least this long is read in place rather than gathered."""
+MAX_PADDED_CHUNK = 128
+"""Chunks up to this long are padded to their longest and attended in one call."""
 
 Index = Tensor | slice
 
@@ -38,6 +40,17 @@ class Span:
 
     queries: Index
     slots: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Prefill chunks that attend themselves causally: queries [R, n], padded with the last one.
+
+    ``real`` [T'] are the places in [R * n] that are no padding; None where there is none.
+    """
+
+    queries: Tensor
+    real: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +68,13 @@ class AttentionPlan:
 
     Args:
         stores: The slot of each token of the batch.
-        chunks: Query ranges [start, end) of prefill chunks, which attend themselves causally.
+        chunks: Prefill chunks.
         tails: Decode rows.
         spans: All the rest, merged in.
     """
 
     stores: Tensor
-    chunks: tuple[slice, ...]
+    chunks: tuple[Chunks, ...]
     tails: tuple[Tails, ...]
     spans: tuple[Span, ...]
 
@@ -91,13 +104,13 @@ def plan_attention(rows: Seq[RowSlots], device: torch.device) -> AttentionPlan:
     spans: list[Span] = []
     rest: dict[int, list[IntArray]] = {i: [] for i in range(len(rows))}
     _share(rows, spans, rest, device)
-    chunks: list[slice] = []
+    chunks: list[RowSlots] = []
     tails: list[tuple[int, IntArray]] = []
     for i, row in enumerate(rows):
         queries = slice(row.start, row.start + row.count)
         left = np.concatenate(rest[i]) if rest[i] else row.table[:0]
         if row.count > 1:
-            chunks.append(queries)
+            chunks.append(row)
             if len(left):
                 spans.append(Span(queries, _index(left, device)))
             continue
@@ -107,7 +120,10 @@ def plan_attention(rows: Seq[RowSlots], device: torch.device) -> AttentionPlan:
         tails.append((row.start, np.concatenate([*short, row.table[-1:]])))
     stores = np.concatenate([row.table[len(row.table) - row.count :] for row in rows])
     return AttentionPlan(
-        torch.from_numpy(stores).to(device), tuple(chunks), _tails(tails, device), tuple(spans)
+        torch.from_numpy(stores).to(device),
+        _chunks(chunks, device),
+        _tails(tails, device),
+        tuple(spans),
     )
 
 
@@ -131,8 +147,13 @@ def run_attention(
     kernels.store_kv(k_pool, v_pool, plan.stores, k, v)
     out = torch.empty_like(q)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
-    for own in plan.chunks:
-        out[own], lse[own] = kernels.attend_causal(q[own], k[own], v[own], scale)
+    for chunk in plan.chunks:
+        at = chunk.queries
+        part = kernels.attend_causal(q[at], k[at], v[at], scale)
+        mine = at.view(-1) if chunk.real is None else at.view(-1)[chunk.real]
+        for whole, own in zip((out, lse), part, strict=True):
+            flat = own.flatten(0, 1)
+            whole[mine] = flat if chunk.real is None else flat[chunk.real]
     for tail in plan.tails:
         out[tail.queries], lse[tail.queries] = kernels.attend_decode(
             q[tail.queries], k_pool, v_pool, tail.table, tail.hidden, scale
@@ -185,6 +206,31 @@ def _index(slots: IntArray, device: torch.device) -> Index:
 
 def _queries(rows: Seq[RowSlots], device: torch.device) -> Index:
     return _index(np.concatenate([np.arange(r.start, r.start + r.count) for r in rows]), device)
+
+
+def _chunks(rows: list[RowSlots], device: torch.device) -> tuple[Chunks, ...]:
+    """Short chunks in groups of similar length, long ones alone."""
+    made: list[Chunks] = []
+    ordered = sorted(rows, key=lambda row: row.count)
+    while ordered:
+        longest = ordered[0].count + max(8, ordered[0].count // 4)
+        if ordered[0].count > MAX_PADDED_CHUNK:
+            longest = 0
+        size = max(1, sum(1 for row in ordered if row.count <= longest))
+        group, ordered = ordered[:size], ordered[size:]
+        counts = np.array([row.count for row in group])
+        steps = np.arange(counts.max())
+        starts = np.array([row.start for row in group])
+        queries = starts[:, None] + np.minimum(steps[None, :], counts[:, None] - 1)
+        real = np.flatnonzero(steps[None, :] < counts[:, None])
+        padded = len(real) < queries.size
+        made.append(
+            Chunks(
+                torch.from_numpy(queries).to(device),
+                torch.from_numpy(real).to(device) if padded else None,
+            )
+        )
+    return tuple(made)
 
 
 def _tails(tails: list[tuple[int, IntArray]], device: torch.device) -> tuple[Tails, ...]:

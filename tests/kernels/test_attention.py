@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmlang.kernels import attention
+from lmlang.runtime import attention as planning
 from lmlang.runtime.attention import RowSlots, plan_attention, run_attention
 
 SLOTS, KV_HEADS, SIZE = 400, 2, 8
@@ -54,11 +55,13 @@ def test_a_span_is_seen_by_every_query(
 @given(st.integers(0, 99), st.integers(1, 40), st.sampled_from([1, 3]))
 def test_a_chunk_sees_itself_causally(seed: int, n: int, groups: int) -> None:
     q, k, v = tensors(seed, (n, groups * KV_HEADS, SIZE), *[(n, KV_HEADS, SIZE)] * 2)
-    out, lse = attention.attend_causal(q, k, v, SIZE**-0.5)
-    for i in range(n):
-        wanted = definition(q[i], k[: i + 1], v[: i + 1])
-        close(out[i], wanted[0])
-        close(lse[i], wanted[1])
+    twice = [torch.stack([x, x.flip(0)]) for x in (q, k, v)]
+    out, lse = attention.attend_causal(*twice, SIZE**-0.5)
+    for row, (q, k, v) in enumerate(zip(*twice, strict=True)):
+        for i in range(n):
+            wanted = definition(q[i], k[: i + 1], v[: i + 1])
+            close(out[row, i], wanted[0])
+            close(lse[row, i], wanted[1])
 
 
 @settings(max_examples=30)
@@ -120,10 +123,10 @@ def row_trees(draw: st.DrawFn) -> list[RowSlots]:
             more = more[::-1]
         tables.append(base[:cut] + more)
     rows, begin = [], 0
-    own = iter(range(SLOTS, SLOTS + 100))
+    own = iter(range(SLOTS, SLOTS + 150))
     for _ in range(draw(st.integers(1, 5))):
         context = draw(st.sampled_from(tables))
-        count = draw(st.sampled_from([1, 1, 2, 5]))
+        count = draw(st.sampled_from([1, 1, 2, 5, 9, 30]))
         table = np.array([*context, *[next(own) for _ in range(count)]], dtype=np.int64)
         rows.append(RowSlots(begin, count, table))
         begin += count
@@ -131,12 +134,19 @@ def row_trees(draw: st.DrawFn) -> list[RowSlots]:
 
 
 @settings(max_examples=80)
-@given(row_trees(), st.integers(0, 9))
+@given(row_trees(), st.integers(0, 9), st.sampled_from([1, 20, 32, 512]))
 def test_a_planned_batch_equals_the_definition_whatever_is_shared(
-    rows: list[RowSlots], seed: int
+    rows: list[RowSlots], seed: int, least: int
 ) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("MIN_SHARED", "MIN_RUN", "MAX_PADDED_CHUNK"):
+            patch.setattr(planning, name, least)
+        check_planned_batch(rows, seed)
+
+
+def check_planned_batch(rows: list[RowSlots], seed: int) -> None:
     total = sum(row.count for row in rows)
-    pool_shape = (SLOTS + 100, KV_HEADS, SIZE)
+    pool_shape = (SLOTS + 150, KV_HEADS, SIZE)
     q, k, v, k_pool, v_pool = tensors(
         seed, (total, 6, SIZE), *[(total, KV_HEADS, SIZE)] * 2, pool_shape, pool_shape
     )
