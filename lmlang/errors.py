@@ -142,8 +142,10 @@ def fresh(error: E) -> E:
     """
     if not isinstance(error, LMLangError):
         return error
-    # Without its constructor, which in a user's own subclass may want other arguments.
-    twin = type(error).__new__(type(error))
+    try:  # without the constructors, which in a user's own subclass may want other arguments
+        twin = Exception.__new__(type(error))
+    except TypeError:  # it is also an OSError or the like, which is made otherwise
+        return error
     twin.args = error.args
     twin.__dict__.update(error.__dict__)
     twin.__cause__, twin.__suppress_context__ = error.__cause__, error.__suppress_context__

@@ -37,16 +37,35 @@ def append(state: State, operations: list[Operation]) -> None:
 
 def _drain(first: State) -> None:
     """Bring an owned state on, and every state that becomes ready on the way."""
-    ready = deque([first])
     waiting.begin_draining(first.run)
     try:
-        while ready:
-            _advance(ready.popleft(), ready)
-    except BaseException:
-        first.run.abort(Cancelled("the run was interrupted."))
+        _bring_on(deque([first]))
+    except BaseException as error:
+        first.run.abort(_interruption(error))
         raise
     finally:
         waiting.end_draining()
+
+
+def _bring_on(ready: deque[State]) -> None:
+    """Bring owned states on until none is left; an interrupt too leaves none behind.
+
+    Their run may be over by then, so that to abort it would wake nobody who waits for them.
+    """
+    try:
+        while ready:
+            _advance(ready.popleft(), ready)
+    except BaseException as error:
+        for state in ready:
+            state.error = state.error or _interruption(error)
+        while ready:
+            _advance(ready.popleft(), ready)
+        raise
+
+
+def _interruption(error: BaseException) -> BaseException:
+    """What readers hear of an interrupt: where nobody called, they alone can hear of it itself."""
+    return error if dispatcher().is_current() else Cancelled("the run was interrupted.")
 
 
 def _advance(state: State, ready: deque[State]) -> None:
@@ -67,6 +86,10 @@ def _advance(state: State, ready: deque[State]) -> None:
                 return
         except Exception as raised:
             _fail(state, operation, raised, ready)
+        except BaseException as raised:
+            _fail(state, operation, _interruption(raised), ready)
+            ready.appendleft(state)
+            raise
 
 
 def _await(state: State, operation: Operation, handle: Handle) -> bool:
@@ -101,11 +124,10 @@ def _resume(state: State, operation: Operation, handle: Handle) -> None:
                 _abandon(state, operation, stopped, ready)
             else:
                 _apply(state, operation, handle)
-        except Exception as error:
+        except BaseException as error:
             _fail(state, operation, error, ready)
         ready.appendleft(state)
-        while ready:
-            _advance(ready.popleft(), ready)
+        _bring_on(ready)
     except BaseException as error:  # whatever it is, readers must hear of it, not hang
         state.run.abort(error)
 
@@ -198,7 +220,8 @@ def _begin_children(
     with state.run.changed:
         for child in operation.children:
             child.origin = child.prompt = state.prompt
-            child.error = child.error or error
+            if child.error is None and error is not None:
+                child.error, child.inherited = error, True
             child.phase = Phase.RUNNING  # owned by this thread, through `ready`
     ready.extend(operation.children)
 
@@ -206,7 +229,7 @@ def _begin_children(
 # -------------------------------------------------------------------------------- failing
 
 
-def _fail(state: State, operation: Operation, error: Exception, ready: deque[State]) -> None:
+def _fail(state: State, operation: Operation, error: BaseException, ready: deque[State]) -> None:
     """Poison a state with an error of its own."""
     error = with_context(
         fresh(error),
@@ -229,7 +252,8 @@ def _abandon(state: State, operation: Operation, error: BaseException, ready: de
         variables.append(operation.variable)
     with state.run.changed:
         for variable in variables:
-            variable.error, variable.settled = error, True
+            if not variable.settled:
+                variable.error, variable.settled = error, True
         state.run.notify()
     if operation.children:
         _begin_children(state, operation, error, ready)

@@ -114,11 +114,16 @@ class Operation:
 
 
 class State:
-    """A queue of operations, the prompt they have made so far, and what streams read of it."""
+    """A queue of operations, the prompt they have made so far, and what streams read of it.
+
+    ``joined`` says that a join has seen what became of it, ``inherited`` that its error is that
+    of the state it was forked from.
+    """
 
     __slots__ = (
         "branch",
         "error",
+        "inherited",
         "joined",
         "log",
         "origin",
@@ -141,6 +146,7 @@ class State:
         self.log: list[Entry] = []
         self.pending: Handle | None = None
         self.error: BaseException | None = None
+        self.inherited = False
         self.joined = False
         self.readers = 0
 
@@ -148,7 +154,7 @@ class State:
         """Queue operations; True: the state was idle, and the caller now owns it."""
         with self.run.changed:
             self.queue.extend(operations)
-            self.joined = False
+            self.joined = self.joined and self.error is not None  # nothing can follow that error
             if self.phase is not Phase.IDLE:
                 return False
             self.phase = Phase.RUNNING
@@ -278,8 +284,8 @@ class Run:
 
     def _finish(self) -> None:
         with self.changed:
-            failures = (state.failure() for state in self.states if not state.joined)
-            error = self.ended or next((each for each in failures if each is not None), None)
+            own = (s.error for s in self.states if not s.joined and not s.inherited)
+            error = self.ended or next((each for each in own if each is not None), None)
             self.finished = error is None
             self.notify()
         if error is not None:
