@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Literal, Protocol, TypeAlias
 
 from lmlang import limits
@@ -419,6 +420,9 @@ class Generation:
 
     The backend calls `push`, then once `complete` or `fail`; whoever asked reads `events`,
     `result` or is called back. Thread-safe.
+
+    Attributes:
+        first_at: When the first token came, by `time.perf_counter`.
     """
 
     def __init__(
@@ -427,6 +431,7 @@ class Generation:
         self.request = request
         self._on_cancel = on_cancel
         self._changed = threading.Condition()
+        self.first_at: float | None = None
         self._events: list[Event] = []
         self._output: Output | None = None
         self._error: BaseException | None = None
@@ -439,6 +444,8 @@ class Generation:
     def push(self, event: Event) -> None:
         """Add one event to the stream."""
         with self._changed:
+            if self.first_at is None and event.ids:
+                self.first_at = perf_counter()
             self._events.append(event)
             self._changed.notify_all()
             watchers = list(self._watchers)

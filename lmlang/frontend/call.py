@@ -86,6 +86,7 @@ class Call:
         """Around a run: its deadline, and its end by whatever the body raises."""
         if self.run.ended is not None:
             raise fresh(self.run.ended)
+        self.run.start()
         seconds = self._deadline
         alarm = None if seconds is None else dispatcher().after(seconds, self._too_late)
         try:

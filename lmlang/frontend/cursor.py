@@ -14,6 +14,7 @@ from lmlang.frontend import ir
 from lmlang.frontend.expression import Leaf, as_expression, begin, end, place, role_after
 from lmlang.frontend.interpreter import append
 from lmlang.frontend.reasoning import SUFFIX
+from lmlang.frontend.record import Record
 from lmlang.frontend.run import Operation, Run, State, Variable
 from lmlang.frontend.source import users_line
 from lmlang.protocol import Segment
@@ -76,7 +77,12 @@ class Cursor:
         if isinstance(placed, ir.Gen) and placed.reasoning is not None:
             beside = ((self.bind(placed.name + SUFFIX), None),)
         self._record(placed, made, source)
-        return Operation(placed, path, source, variable, leaf.members, leaf.beside, gathered=beside)
+        record = None
+        if isinstance(placed, (ir.Gen, ir.Select, ir.Image)):
+            record = self._noted(placed, path, source)
+        return Operation(
+            placed, path, source, variable, leaf.members, leaf.beside, (), beside, (), record
+        )
 
     def begin_turn(self, role: str) -> None:
         """Open a chat turn."""
@@ -93,7 +99,8 @@ class Cursor:
         made, source = self.run.recording.new_state(), users_line()
         node = ir.SetVar(self.head, made, name, ir.as_datum(value))
         self._record(node, made, source)
-        append(self.state, [Operation(node, "", source, self.bind(name), value=value)])
+        variable, record = self.bind(name), self._noted(node, "", source)
+        append(self.state, [Operation(node, "", source, variable, value=value, record=record)])
 
     def begin_scope(self, name: str) -> None:
         """Open a scope, whose text will be a variable."""
@@ -112,7 +119,8 @@ class Cursor:
         node = ir.EndScope(self.head, made, variable.name)
         self._record(node, made, source)
         self.variables[variable.name] = variable
-        append(self.state, [Operation(node, "", source, variable)])
+        record = self._noted(node, "", source)
+        append(self.state, [Operation(node, "", source, variable, record=record)])
 
     def begin_call(self, callee: str, arguments: Sequence[tuple[str, object]]) -> None:
         """Note that another program begins here."""
@@ -120,7 +128,7 @@ class Cursor:
         data = tuple((name, ir.as_datum(value)) for name, value in arguments)
         node = ir.Call(self.head, made, callee, data)
         self._record(node, made, source)
-        append(self.state, [Operation(node, "", source)])
+        append(self.state, [Operation(node, "", source, record=self._noted(node, "", source))])
 
     # ---------------------------------------------------------------- forks
 
@@ -140,7 +148,8 @@ class Cursor:
         states = tuple(child.state for child in children)
         with run.changed:
             run.states.extend(states)
-        append(self.state, [Operation(node, path, source, children=states)])
+        record = self._noted(node, path, source)
+        append(self.state, [Operation(node, path, source, children=states, record=record)])
         return children
 
     def _child(self, state: State, head: int) -> Cursor:
@@ -163,7 +172,9 @@ class Cursor:
         self._record(node, made, source)
         self.unnamed = max(self.unnamed, *(child.unnamed for child in children))
         bound = tuple((self.bind(name), values) for name, values in gathered.items())
-        append(self.state, [Operation(node, "", source, gathered=bound, segments=segments)])
+        record = self._noted(node, "", source)
+        operation = Operation(node, "", source, gathered=bound, segments=segments, record=record)
+        append(self.state, [operation])
 
     def returned(self, value: object) -> None:
         """Note what the program's function returned."""
@@ -179,6 +190,12 @@ class Cursor:
     def _record(self, node: ir.Node, made: int, source: str) -> None:
         self.run.recording.add(node, source)
         self.head = made
+
+    def _noted(self, node: ir.Node, path: str, source: str) -> Record:
+        """The next record of the run log."""
+        record = Record(node, path, source, self.state.prefix, self.state.branch)
+        self.run.records.append(record)
+        return record
 
     def _next_unnamed(self) -> str:
         self.unnamed += 1

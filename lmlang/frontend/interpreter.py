@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
+from time import perf_counter
 
 from lmlang.errors import Cancelled, ProgramError, fresh, with_context
 from lmlang.frontend import ir, requests, waiting
@@ -84,6 +85,8 @@ def _advance(state: State, ready: deque[State]) -> None:
         try:
             if not _perform(state, operation, ready):
                 return
+            if operation.record is not None:
+                operation.record.finish()
         except Exception as raised:
             _fail(state, operation, raised, ready)
         except BaseException as raised:
@@ -147,24 +150,27 @@ def _perform(state: State, operation: Operation, ready: deque[State]) -> bool:
             state.prompt = state.prompt.append(EndTurn())
         case ir.Gen() | ir.Select():
             assert operation.variable is not None
+            assert operation.record is not None
             state.log.append(Entry(operation.variable, state.prompt))
+            operation.record.submitted = perf_counter()
             begun = requests.start(state.run, state.prompt, operation)
             if not isinstance(begun, Answer):
                 return _await(state, operation, begun)
+            operation.record.submitted = None  # nothing had to be asked
             _take(state, operation, begun)
         case ir.Image():
             requests.check_vision(state.run.backend)
             assert isinstance(operation.value, Image)
             state.prompt = state.prompt.append(operation.value)
         case ir.SetVar():
-            _settle(state.run, operation.variable, operation.value)
+            _settle(state.run, operation, operation.variable, operation.value)
         case ir.Fork():
             _begin_children(state, operation, None, ready)
         case ir.Join():
             for segment in operation.segments:
                 state.prompt = state.prompt.append(segment)
             for variable, value in operation.gathered:
-                _settle(state.run, variable, value)
+                _settle(state.run, operation, variable, value)
         case ir.Scope():
             assert operation.variable is not None
             with state.run.changed:
@@ -176,7 +182,9 @@ def _perform(state: State, operation: Operation, ready: deque[State]) -> bool:
             span = operation.variable.span
             inside = text_since(state.run.backend, span.prompt, state.prompt)
             span.end = len(state.log)
-            _settle(state.run, operation.variable, inside, inside)
+            assert operation.record is not None
+            operation.record.text = inside
+            _settle(state.run, operation, operation.variable, inside, inside)
         case ir.Call():
             pass  # what the other program does follows
         case _:
@@ -186,22 +194,27 @@ def _perform(state: State, operation: Operation, ready: deque[State]) -> bool:
 
 def _apply(state: State, operation: Operation, handle: Handle) -> None:
     """Take a backend's answer into the state; raises the error that it is."""
+    assert operation.record is not None
+    operation.record.first = requests.first_at(handle)
     _take(state, operation, requests.answer(state.run, operation, handle))
 
 
 def _take(state: State, operation: Operation, answer: Answer) -> None:
-    state.run.charge(operation.path, answer.usage, answer.meta.finish)
+    assert operation.record is not None
+    operation.record.answer(answer.text, answer.value, answer.meta)
+    state.run.charge(operation, answer.usage, answer.meta.finish)
     prompt = state.prompt
     for segment in answer.segments:
         prompt = prompt.append(segment)
     state.prompt = state.log[-1].after = prompt
     for (variable, _), value in zip(operation.gathered, answer.beside, strict=True):
-        _settle(state.run, variable, value)
-    _settle(state.run, operation.variable, answer.value, answer.text, answer.meta)
+        _settle(state.run, operation, variable, value)
+    _settle(state.run, operation, operation.variable, answer.value, answer.text, answer.meta)
 
 
 def _settle(
     run: Run,
+    operation: Operation,
     variable: Variable | None,
     value: object,
     text: str | None = None,
@@ -211,6 +224,8 @@ def _settle(
     with run.changed:
         variable.value, variable.text, variable.meta = value, text, found
         variable.settled, variable.handle = True, None
+        if operation.record is not None:  # before anyone hears of the value
+            operation.record.finish()
         run.notify()
 
 
@@ -240,6 +255,8 @@ def _fail(state: State, operation: Operation, error: BaseException, ready: deque
         prompt_tail=_tail(state.prompt),
     )
     state.error = error
+    if operation.record is not None:
+        operation.record.fail(error)
     _abandon(state, operation, error, ready)
     if state.run.over_budget:
         state.run.abort(error)
@@ -254,6 +271,8 @@ def _abandon(state: State, operation: Operation, error: BaseException, ready: de
         for variable in variables:
             if not variable.settled:
                 variable.error, variable.settled = error, True
+        if operation.record is not None:
+            operation.record.abandoned = True
         state.run.notify()
     if operation.children:
         _begin_children(state, operation, error, ready)

@@ -123,6 +123,13 @@ def answer(run: Run, operation: Operation, handle: Handle) -> Answer:
     return told if node.reasoning is None else _without_reasoning(told, node.reasoning)
 
 
+def first_at(handle: Handle) -> float | None:
+    """When a handle told of its first token, by `time.perf_counter`; None where it did not."""
+    if isinstance(handle, Samples):
+        return handle.generations[0].first_at
+    return handle.first_at if isinstance(handle, Generation) else None
+
+
 def check_vision(backend: Backend) -> None:
     """Raise BackendError if a backend cannot read pictures."""
     info = backend.info()

@@ -17,11 +17,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum
+from time import perf_counter, time
 
 from lmlang.errors import BudgetExceeded, fresh
 from lmlang.frontend import ir, waiting
 from lmlang.frontend.meta import Meta
 from lmlang.frontend.options import GenDefaults
+from lmlang.frontend.record import Record
 from lmlang.frontend.samples import Samples
 from lmlang.protocol import (
     Backend,
@@ -100,6 +102,7 @@ class Operation:
         gathered: The variables that a join settles, with their values, and that of the reasoning
             of a generation.
         segments: What a join appends to the prompt.
+        record: What the run log will tell of it; None for text and turns.
     """
 
     node: ir.Node
@@ -111,6 +114,7 @@ class Operation:
     children: tuple[State, ...] = ()
     gathered: tuple[tuple[Variable, object], ...] = ()
     segments: tuple[Segment, ...] = ()
+    record: Record | None = None
 
 
 class State:
@@ -186,6 +190,9 @@ class Run:
         finished: Whether it has come to its end.
         value: What its function returned.
         usage: Tokens of what has ended.
+        records: What the run log tells of, in program order.
+        began: When it began, by the wall clock; ``started`` by `perf_counter`.
+        stopped: When it ended, by `perf_counter`.
     """
 
     def __init__(
@@ -212,9 +219,16 @@ class Run:
         self.usage = Usage()
         self.root = State(self, None, "", Phase.IDLE)
         self.states = [self.root]
+        self.records: list[Record] = []
+        self.began, self.started = time(), perf_counter()
+        self.stopped: float | None = None
         self._rings: list[Callable[[], None]] = []
         self._shortened: set[str] = set()
         self.over_budget = False
+
+    def start(self) -> None:
+        """The run begins now, and not when it was made."""
+        self.began, self.started = time(), perf_counter()
 
     # ---------------------------------------------------------------- waiting
 
@@ -287,6 +301,7 @@ class Run:
             own = (s.error for s in self.states if not s.joined and not s.inherited)
             error = self.ended or next((each for each in own if each is not None), None)
             self.finished = error is None
+            self.stopped = perf_counter() if self.stopped is None else self.stopped
             self.notify()
         if error is not None:
             raise fresh(error)
@@ -300,6 +315,7 @@ class Run:
             if self.over:
                 return
             self.ended = fresh(error)
+            self.stopped = perf_counter()
             under_way = [s.pending for s in self.states if s.pending is not None]
             self.notify()
         for handle in under_way:
@@ -343,7 +359,7 @@ class Run:
             self._exceeded()
         return replace(params, max_tokens=left, min_tokens=min(left, params.min_tokens))
 
-    def charge(self, path: str, usage: Usage, finish: str | None) -> None:
+    def charge(self, operation: Operation, usage: Usage, finish: str | None) -> None:
         """Count what an operation took; what a shortened one left unsaid is beyond the budget.
 
         Raises:
@@ -351,8 +367,10 @@ class Run:
         """
         with self.changed:
             self.usage += usage
+            if operation.record is not None:
+                operation.record.usage = usage
             most = self.max_program_tokens
-            cut = path in self._shortened and finish == "length"
+            cut = operation.path in self._shortened and finish == "length"
             over = most is not None and (self.usage.generated_tokens > most or cut)
         if over:
             self._exceeded()
