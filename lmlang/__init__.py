@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ModelError,
         ProgramError,
         ProgramTypeError,
+        WireError,
     )
     from lmlang.frontend.choices import (
         ChoicesDecision,
@@ -72,6 +73,9 @@ if TYPE_CHECKING:
     from lmlang.frontend.rows import (
         BatchResult,
     )
+    from lmlang.frontend.runlog import (
+        RunLog,
+    )
     from lmlang.frontend.settings import (
         get_server_info,
         global_config,
@@ -107,9 +111,11 @@ __all__ = [
     "ProgramError",
     "ProgramState",
     "ProgramTypeError",
+    "RunLog",
     "Runtime",
     "RuntimeEndpoint",
     "StreamEvent",
+    "WireError",
     "assistant",
     "assistant_begin",
     "assistant_end",
@@ -154,6 +160,7 @@ _ROOMS = {
         "ModelError",
         "ProgramError",
         "ProgramTypeError",
+        "WireError",
     ),
     "protocol": ("Backend",),
     "backends.hosted": (
@@ -195,6 +202,7 @@ _ROOMS = {
     "frontend.meta": ("Meta",),
     "frontend.recorder": ("ProgramState",),
     "frontend.rows": ("BatchResult",),
+    "frontend.runlog": ("RunLog",),
     "frontend.settings": (
         "get_server_info",
         "global_config",

@@ -10,7 +10,8 @@
     │   └── DeadlineExceeded    a program did not end in its time
     ├── Cancelled               somebody cancelled the work that was waited for
     ├── ModelError              a model cannot be found, read or run
-    └── BackendError            a backend failed to do what was asked (.retryable, .status)
+    ├── BackendError            a backend failed to do what was asked (.retryable, .status)
+    └── WireError               what was read is not what lmlang writes, or a newer version of it
 
     BatchInterrupted            Ctrl-C in a batch; a KeyboardInterrupt with the finished rows
 
@@ -114,6 +115,10 @@ class BackendError(LMLangError):
         super().__init__(message)
         self.retryable = retryable
         self.status = status
+
+
+class WireError(LMLangError):
+    """What was read is not what lmlang writes, or of a version that this one does not know."""
 
 
 class BatchInterrupted(KeyboardInterrupt):

@@ -15,6 +15,8 @@ from lmlang.frontend.meta import Meta
 from lmlang.frontend.metainfo import meta_info
 from lmlang.frontend.reading import Reader, messages_of
 from lmlang.frontend.run import State
+from lmlang.frontend.runlog import RunLog
+from lmlang.frontend.snapshot import run_log
 from lmlang.frontend.stream import events, events_async, texts, texts_async, texts_with_info
 from lmlang.protocol import Usage
 
@@ -236,6 +238,10 @@ class ProgramState:
     def usage(self) -> Usage:
         """Tokens of all operations of this run that have ended, those of forks included."""
         return self._cursor.run.usage
+
+    def run_log(self) -> RunLog:
+        """The record of this run so far, of its forks too; never waits, also after a failure."""
+        return run_log(self._cursor.run)
 
     def program(self) -> ir.Program:
         """What this run has recorded so far, in its forks too."""

@@ -72,6 +72,7 @@ ACCESSORS = {
     "sync": lambda s: s.sync(),
     "error": lambda s: s.error(),
     "usage": lambda s: s.usage(),
+    "run_log": lambda s: s.run_log().to_json(),
     "program": lambda s: s.program(),
     "repr": repr,
     "append": lambda s: s.__iadd__("x" + lm.gen("g")),
