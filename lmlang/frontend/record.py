@@ -83,6 +83,7 @@ class Record:
             self.finished = perf_counter()
 
     def fail(self, error: BaseException) -> None:
-        """It has failed by itself."""
-        self.error = error
-        self.finished = perf_counter()
+        """It has failed by itself; an interrupt after it has been done changes nothing."""
+        if self.finished is None:
+            self.error = error
+            self.finished = perf_counter()
