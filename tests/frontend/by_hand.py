@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 from lmlang.backends.scripted import ScriptedBackend
-from lmlang.protocol import Cancelled, Event, Finish, Generation, Output, Request, Tokens, Usage
+from lmlang.errors import Cancelled
+from lmlang.protocol import Event, Finish, Generation, Output, Request, Tokens, Usage
 
 PATIENCE = 20.0
 """Seconds after which a test says that something hangs; nothing ever takes a tenth of it."""

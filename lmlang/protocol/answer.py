@@ -1,0 +1,135 @@
+"""What a backend answers with: events of a stream, outputs, scores, and their token counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from lmlang.protocol.prompt import Segment
+
+FinishReason = Literal["stop", "eos", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Why an output ended: a stop string or token (``stop``), the model's own end, its length."""
+
+    reason: FinishReason
+    stop: str | int | None = None
+
+
+TopLogprobs: TypeAlias = tuple[tuple[int, float], ...]
+"""The likeliest tokens at one place, the likeliest first: (id, the model's log-probability)."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputLogprobs:
+    """Log-probabilities of prompt tokens from index ``start`` on.
+
+    Args:
+        start: Index of the first token of ``ids``.
+        ids: The prompt's tokens from there on.
+        logprobs: Of each; None for the first token of the prompt, which nothing precedes.
+        top: The likeliest tokens at each place; empty where none were asked for.
+    """
+
+    start: int
+    ids: tuple[int, ...]
+    logprobs: tuple[float | None, ...]
+    top: tuple[TopLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request or of many (``+``).
+
+    prompt_tokens = cached_tokens + prefill_tokens; generated_tokens counts sampled tokens, the
+    ones that a stop string or the end of turn dropped included; scored_tokens are those of
+    choices.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    scored_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.generated_tokens + other.generated_tokens,
+            self.scored_tokens + other.scored_tokens,
+        )
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Prompt tokens that had to be computed."""
+        return self.prompt_tokens - self.cached_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One atomic record of a stream: some tokens and the text that they completed.
+
+    Args:
+        index: Number of the first of ``ids`` in the output.
+        ids: New tokens; the text of a held-back one comes in a later event.
+        text: New text, final once sent; joined it is ``Output.text``.
+        logprobs: The model's log-probability of each id, before temperature and truncation.
+        finish: Set in the last event only.
+        top_logprobs: The likeliest tokens at the place of each id; empty where none were asked.
+    """
+
+    index: int
+    ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[float, ...]
+    finish: Finish | None = None
+    top_logprobs: tuple[TopLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A finished generation.
+
+    Args:
+        text: The value: without the stop string, the end token and control tokens.
+        ids: All sampled tokens, the dropped ones at the end included.
+        logprobs: The model's log-probability of each id.
+        finish: Why it ended.
+        usage: Tokens by how they came.
+        history: What a state's prompt gains: whole tokens as ids, the kept part of a token that
+            a stop string cut as text.
+        top_logprobs: The likeliest tokens at the place of each id; empty where none were asked.
+        input_logprobs: Those of the prompt, where asked for.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: Finish
+    usage: Usage
+    history: tuple[Segment, ...]
+    top_logprobs: tuple[TopLogprobs, ...] = ()
+    input_logprobs: InputLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceScore:
+    """One choice's tokens behind the last token common to all choices, and their logprobs.
+
+    ``unconditional`` are those of the same tokens fed alone, the first (which nothing precedes)
+    None; empty where they were not asked for.
+    """
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    unconditional: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The answer to a `ScoreRequest`, in the order of its choices."""
+
+    choices: tuple[ChoiceScore, ...]
+    usage: Usage

@@ -1,0 +1,68 @@
+"""What a backend is: the methods that programs use, and what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from lmlang.protocol.answer import Scores
+from lmlang.protocol.generation import Generation
+from lmlang.protocol.prompt import Prompt
+from lmlang.protocol.request import Request, ScoreRequest
+
+
+@dataclass(frozen=True, slots=True)
+class BackendInfo:
+    """What a backend says of itself.
+
+    Args:
+        model: Its name or path.
+        context_length: Tokens of prompt and output together, None where unknown.
+        can_score: Whether `Backend.score` gives exact log-probabilities.
+        has_tokens: Whether `Backend.encode` gives token ids.
+        has_vision: Whether prompts may hold an `Image`.
+    """
+
+    model: str
+    context_length: int | None = None
+    can_score: bool = True
+    has_tokens: bool = True
+    has_vision: bool = False
+
+
+class Backend(Protocol):
+    """What runs generations. All methods are thread-safe; none blocks on the model."""
+
+    def generate(self, request: Request) -> Generation:
+        """Start one generation. Refusals come as its error, never as an exception here."""
+        ...
+
+    def score(self, request: ScoreRequest) -> Future[Scores]:
+        """Start scoring; refusals come as the future's error."""
+        ...
+
+    def render(self, prompt: Prompt) -> str:
+        """The prompt as the model reads it, template text included."""
+        ...
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The prompt's token ids."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids; control tokens give nothing."""
+        ...
+
+    def info(self) -> BackendInfo:
+        """Model, context, abilities."""
+        ...
+
+    def flush_cache(self) -> None:
+        """Forget all cached prefixes that nothing uses."""
+        ...
+
+    def close(self) -> None:
+        """End; unfinished work fails with BackendError. A second call does nothing."""
+        ...
