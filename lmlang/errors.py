@@ -143,6 +143,7 @@ def with_context(error: E, **fields: object) -> E:
 def fresh(error: E) -> E:
     """A copy of a library error to raise at one reader, so that tracebacks do not pile up.
 
+    It begins with the traceback of the original, which stays as it is when the copy is raised.
     An exception that is not ours is returned as it is: it may not be copyable.
     """
     if not isinstance(error, LMLangError):
@@ -154,7 +155,7 @@ def fresh(error: E) -> E:
     twin.args = error.args
     twin.__dict__.update(error.__dict__)
     twin.__cause__, twin.__suppress_context__ = error.__cause__, error.__suppress_context__
-    return twin.with_traceback(None)
+    return twin.with_traceback(error.__traceback__)
 
 
 def quote(text: str) -> str:

@@ -20,6 +20,7 @@ from lmlang.frontend.cursor import Cursor
 from lmlang.frontend.dispatcher import dispatcher
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.run import Run
+from lmlang.frontend.source import raised_at
 from lmlang.frontend.waiting import in_async_body, refuse_in_async_body, stretch
 
 
@@ -92,7 +93,8 @@ class Call:
         try:
             yield
         except Exception as error:
-            self.run.abort(with_context(error, program=self.run.name))
+            with_context(error, program=self.run.name, source=raised_at(error))
+            self.run.abort(error)
             raise
         except BaseException:  # an interrupt, or the cancelling of a task
             self.cancel()

@@ -16,7 +16,7 @@ from lmlang.frontend.interpreter import append
 from lmlang.frontend.reasoning import SUFFIX
 from lmlang.frontend.record import Record
 from lmlang.frontend.run import Operation, Run, State, Variable
-from lmlang.frontend.source import users_line
+from lmlang.frontend.source import Here, users_line
 from lmlang.protocol import Segment
 
 
@@ -25,6 +25,7 @@ class Cursor:
 
     Attributes:
         state: What executes the recording.
+        here: Tells library errors that arise in its block where in the program that was.
         head: The node that made the state as it is.
         variables: What each name means here.
         scopes: The variables of the open scopes, innermost last; no name means them yet.
@@ -34,6 +35,7 @@ class Cursor:
 
     def __init__(self, state: State, head: int = 0) -> None:
         self.state = state
+        self.here = Here(state.run.name, state.branch)
         self.head = head
         self.variables: dict[str, Variable] = {}
         self.scopes: list[Variable] = []
@@ -51,10 +53,11 @@ class Cursor:
 
     def append(self, value: object) -> None:
         """Append a string or an expression."""
-        leaves = as_expression(value).leaves
-        role = self.role
-        for leaf in leaves:
-            role = role_after(role, leaf.node)
+        with self.here:
+            leaves = as_expression(value).leaves
+            role = self.role
+            for leaf in leaves:
+                role = role_after(role, leaf.node)
         source = users_line()
         append(
             self.state,
@@ -95,7 +98,8 @@ class Cursor:
 
     def set(self, name: str, value: object) -> None:
         """Set a variable, in order with what has been appended."""
-        check_name(name)
+        with self.here:
+            check_name(name)
         made, source = self.run.recording.new_state(), users_line()
         node = ir.SetVar(self.head, made, name, ir.as_datum(value))
         self._record(node, made, source)
@@ -104,7 +108,8 @@ class Cursor:
 
     def begin_scope(self, name: str) -> None:
         """Open a scope, whose text will be a variable."""
-        check_name(name)
+        with self.here:
+            check_name(name)
         variable = Variable(name, scope=True)
         self.scopes.append(variable)
         made, source = self.run.recording.new_state(), users_line()
@@ -134,7 +139,8 @@ class Cursor:
 
     def fork(self, size: int) -> list[Cursor]:
         """Children that begin as this state is here; waits for nothing."""
-        size = limits.integer("size", size, 1, limits.MAX_FORKS)
+        with self.here:
+            size = limits.integer("size", size, 1, limits.MAX_FORKS)
         run, source = self.run, users_line()
         path = self._next_path()
         prefix = f"{path}/fork{self._forks}."

@@ -47,9 +47,11 @@ class Forks(Generic[S]):
     def __setitem__(self, index: int, value: object) -> None:
         # Python ends ``forks[0] += x`` by putting the child where it was.
         if value is not self._children[index]:
-            raise ProgramError(
-                f"forks[{index}] = … would replace a state: append with forks[{index}] += …, or "
-                f'set a variable with forks[{index}]["name"] = ….'
+            raise self._parent.here.tell(
+                ProgramError(
+                    f"forks[{index}] = … would replace a state: append with forks[{index}] += …, "
+                    f'or set a variable with forks[{index}]["name"] = ….'
+                )
             )
 
     def __iadd__(
@@ -60,26 +62,29 @@ class Forks(Generic[S]):
         Raises:
             ProgramError: A list of another length, or what cannot be appended; nothing is, then.
         """
+        with self._parent.here:
+            each = self._one_for_each(other)
+        for cursor, expression in zip(self._cursors, each, strict=True):
+            cursor.append(expression)
+        return self
+
+    def _one_for_each(self, other: object) -> list[Expression]:
         if isinstance(other, (str, Expression)):
-            each = [as_expression(other)] * len(self)
-        elif isinstance(other, (list, tuple)):
+            return [as_expression(other)] * len(self)
+        if isinstance(other, (list, tuple)):
             if len(other) != len(self):
                 raise ProgramError(
                     f"forks += a list of {len(other):,} for {len(self):,} forks: give one for "
                     "each, or a single string or expression for all."
                 )
-            each = [as_expression(item) for item in other]
-        elif callable(other):
-            each = [as_expression(other(index)) for index in range(len(self))]
-        else:
-            raise ProgramTypeError(
-                f"forks += {quote(repr(other))[1:-1]} of type {type(other).__name__}: append a "
-                "string or an expression, a list with one for each fork, or a function of the "
-                "fork's number."
-            )
-        for cursor, expression in zip(self._cursors, each, strict=True):
-            cursor.append(expression)
-        return self
+            return [as_expression(item) for item in other]
+        if callable(other):
+            return [as_expression(other(index)) for index in range(len(self))]
+        raise ProgramTypeError(
+            f"forks += {quote(repr(other))[1:-1]} of type {type(other).__name__}: append a "
+            "string or an expression, a list with one for each fork, or a function of the "
+            "fork's number."
+        )
 
     def join(self, mode: ir.JoinMode = "gather_variable") -> None:
         """Wait for all children and bring what they made to the parent.
@@ -94,17 +99,19 @@ class Forks(Generic[S]):
             LMLangError: What a child failed with, ``.context.branch`` being its index; the
                 parent goes on.
         """
-        self._begin_join(mode)
-        for cursor in self._cursors:
-            cursor.state.wait()
-        self._bring(mode)
+        with self._parent.here:
+            self._begin_join(mode)
+            for cursor in self._cursors:
+                cursor.state.wait()
+            self._bring(mode)
 
     async def ajoin(self, mode: ir.JoinMode = "gather_variable") -> None:
         """As `join`, in an ``async def`` program."""
-        self._begin_join(mode)
-        for cursor in self._cursors:
-            await cursor.run.wait_async(cursor.state.settled)
-        self._bring(mode)
+        with self._parent.here:
+            self._begin_join(mode)
+            for cursor in self._cursors:
+                await cursor.run.wait_async(cursor.state.settled)
+            self._bring(mode)
 
     def _begin_join(self, mode: str) -> None:
         if mode not in ("gather_variable", "concate_and_append"):

@@ -14,13 +14,13 @@ from collections import deque
 from functools import partial
 from time import perf_counter
 
-from lmlang.errors import Cancelled, ProgramError, fresh, with_context
+from lmlang.errors import Cancelled, ProgramError, with_context
 from lmlang.frontend import ir, requests, waiting
 from lmlang.frontend.dispatcher import dispatcher
 from lmlang.frontend.meta import Meta
 from lmlang.frontend.rendering import text_since
 from lmlang.frontend.requests import Answer
-from lmlang.frontend.run import Entry, Handle, Operation, Phase, Run, Span, State, Variable
+from lmlang.frontend.run import Entry, Handle, Operation, Phase, Run, Span, State, Variable, stored
 from lmlang.protocol import EndTurn, Image, Prompt, Text, Tokens, Turn
 
 PROMPT_TAIL = 80
@@ -247,7 +247,7 @@ def _begin_children(
 def _fail(state: State, operation: Operation, error: BaseException, ready: deque[State]) -> None:
     """Poison a state with an error of its own."""
     error = with_context(
-        fresh(error),
+        stored(error),
         program=state.run.name,
         op_path=operation.path or None,
         source=operation.source,

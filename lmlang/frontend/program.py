@@ -159,12 +159,13 @@ class Function(Generic[P, R]):
 
     def _inline(self, state: ProgramState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         own, given = self._split(kwargs)
-        if given:
-            raise ProgramError(
-                f"{self.__name__}(s, {next(iter(given))}=…): on a state the run's keywords are "
-                "those of the run that the state is of: give them there, or to lm.gen."
-            )
-        bound = self._bind(args, own, "")
+        with state._cursor.here:
+            if given:
+                raise ProgramError(
+                    f"{self.__name__}(s, {next(iter(given))}=…): on a state the run's keywords "
+                    "are those of the run that the state is of: give them there, or to lm.gen."
+                )
+            bound = self._bind(args, own, "")
         state._cursor.begin_call(self.__name__, list(bound.arguments.items()))
         return self._body(*self._receiver, state, *bound.args, **bound.kwargs)
 

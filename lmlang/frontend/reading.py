@@ -29,7 +29,8 @@ class Reader:
 
     def variable(self, name: str) -> Variable:
         """A variable that is settled with a value; waits for it."""
-        check_name(name)
+        with self.cursor.here:
+            check_name(name)
         if self.outside:
             self.run.wait(lambda: self.known(name))
         found = self.defined(name)
@@ -39,7 +40,8 @@ class Reader:
 
     async def variable_async(self, name: str) -> Variable:
         """As `variable`, on the running event loop."""
-        check_name(name)
+        with self.cursor.here:
+            check_name(name)
         if self.outside:
             await self.run.wait_async(lambda: self.known(name))
         found = self.defined(name)
@@ -82,11 +84,14 @@ class Reader:
         found = self.cursor.variables.get(name)
         if found is not None:
             return found
-        if self.outside and self.run.ended is not None:
+        if self.run.ended is not None:
             raise fresh(self.run.ended)
         if any(scope.name == name for scope in self.cursor.scopes):
-            raise CaptureError(
-                f"the scope {quote(name)} is still open: its text is there after its with block."
+            raise self.cursor.here.tell(
+                CaptureError(
+                    f"the scope {quote(name)} is still open: its text is there after its with "
+                    "block."
+                )
             )
         there = list(self.cursor.variables)
         near = difflib.get_close_matches(name, there, n=3, cutoff=0.5)
@@ -96,7 +101,9 @@ class Reader:
             hint = f"defined are {', '.join(map(quote, there[:8]))}."
         else:
             hint = 'nothing is defined yet: append lm.gen(name) or set s["name"] first.'
-        raise CaptureError(f"no variable {quote(name)} has been appended here; {hint}")
+        raise self.cursor.here.tell(
+            CaptureError(f"no variable {quote(name)} has been appended here; {hint}")
+        )
 
     def _result(self, found: Variable) -> Variable:
         error = found.error if found.settled else self.run.ended

@@ -76,7 +76,8 @@ class ProgramState:
 
     def _turn(self, role: str, expr: str | Expression | None) -> Block[ProgramState] | None:
         if expr is not None:
-            self._cursor.append(turn(role, expr))
+            with self._cursor.here:
+                self._cursor.append(turn(role, expr))
             return None
         cursor = self._cursor
         return Block(
@@ -98,9 +99,11 @@ class ProgramState:
         Waits for nothing. ``size`` is from 1 to 100,000; ``position_ids_offset`` must be None.
         """
         if position_ids_offset is not None:
-            raise ProgramError(
-                "fork: position_ids_offset would move tokens against each other, which no "
-                "backend here does: leave it out."
+            raise self._cursor.here.tell(
+                ProgramError(
+                    "fork: position_ids_offset would move tokens against each other, which no "
+                    "backend here does: leave it out."
+                )
             )
         cursors = self._cursor.fork(size)
         return Forks(self._cursor, [ProgramState(cursor) for cursor in cursors], cursors)
@@ -126,8 +129,8 @@ class ProgramState:
         run = self._cursor.run
         if self._reader.outside:
             run.wait(lambda: run.over)
-            if run.ended is not None:
-                raise fresh(run.ended)
+        if run.ended is not None:
+            raise fresh(run.ended)
         return run.value
 
     def __getitem__(self, name: str) -> Any:
@@ -162,9 +165,11 @@ class ProgramState:
         """
         found = self._reader.variable(name).meta
         if found is None:
-            raise CaptureError(
-                f"{quote(name)} was set by the program or a join, or is a scope, so it has no "
-                "metadata: ask the state that generated it, as in forks[0].meta(name)."
+            raise self._cursor.here.tell(
+                CaptureError(
+                    f"{quote(name)} was set by the program or a join, or is a scope, so it has no "
+                    "metadata: ask the state that generated it, as in forks[0].meta(name)."
+                )
             )
         return found
 

@@ -25,6 +25,7 @@ from lmlang.frontend.meta import Meta
 from lmlang.frontend.options import GenDefaults
 from lmlang.frontend.record import Record
 from lmlang.frontend.samples import Samples
+from lmlang.frontend.source import users_part
 from lmlang.protocol import (
     Backend,
     Generation,
@@ -314,7 +315,7 @@ class Run:
         with self.changed:
             if self.over:
                 return
-            self.ended = fresh(error)
+            self.ended = stored(error)
             self.stopped = perf_counter()
             under_way = [s.pending for s in self.states if s.pending is not None]
             self.notify()
@@ -333,7 +334,7 @@ class Run:
                 if s.prefix.startswith(state.prefix) and s.error is None and not s.settled()
             ]
             for each in busy:
-                each.error, each.joined = fresh(error), True
+                each.error, each.joined = stored(error), True
             under_way = [s.pending for s in busy if s.pending is not None]
             self.notify()
         for handle in under_way:
@@ -382,3 +383,12 @@ class Run:
             f"generated tokens ({self.usage.generated_tokens:,} have been generated): raise it, "
             "or lower the max_tokens of its generations."
         )
+
+
+def stored(error: BaseException) -> BaseException:
+    """A copy of a library error to be kept for readers, with the user's lines of its traceback.
+
+    An exception that is not ours is returned as it is.
+    """
+    copied = fresh(error)
+    return error if copied is error else copied.with_traceback(users_part(error.__traceback__))
