@@ -164,7 +164,7 @@ def resolve_chat_template(
     if looks_like_a_path or _is_file(spec):
         return _from_file(Path(spec))
     near = difflib.get_close_matches(spec.lower(), names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(map(quote, near))}?" if near else "give one of these"
+    hint = f"did you mean {' or '.join(map(quote, near))}?" if near else "give another."
     raise ProgramError(
         f"there is no chat template of the name {quote(spec)}: {hint} Known are "
         f"{', '.join(map(quote, names))}; a path of a file and Jinja itself are taken too, and "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 from collections.abc import Mapping
@@ -104,7 +105,7 @@ class RuntimeConfig:
 
         Raises:
             ProgramError: A value is out of range, cannot be honoured, or is given twice.
-            TypeError: A keyword is unknown.
+            ProgramTypeError: A keyword is unknown.
         """
         ours: dict[str, object] = {}
         for name, value in given.items():
@@ -114,12 +115,19 @@ class RuntimeConfig:
             elif own in AS_IT_IS:
                 _refuse_change(name, value, AS_IT_IS[own])
             elif own not in cls.__dataclass_fields__:
-                raise TypeError(f"Runtime() got an unexpected keyword argument {name!r}")
+                raise _unknown(cls, name)
             elif own in ours:
                 raise ProgramTypeError(f"Runtime got {own!r} twice, once as {name!r}: give one.")
             elif value is not None:
                 ours[own] = value
         return cls(**ours)  # type: ignore[arg-type]
+
+
+def _unknown(cls: type[RuntimeConfig], name: str) -> ProgramTypeError:
+    known = [*cls.__dataclass_fields__, *SPELLINGS, *AS_IT_IS]
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "see help(lm.Runtime)."
+    return ProgramTypeError(f"Runtime() has no parameter {name!r}: {hint}")
 
 
 def _refuse_change(name: str, value: object, same: tuple[object, ...]) -> None:

@@ -282,16 +282,25 @@ class Runtime:
         context = self._opened.model.shape.max_positions
         if prompt + max_tokens > context:
             raise ContextOverflow(
-                f"the prompt has {prompt:,} tokens and max_tokens is {max_tokens:,}, together "
-                f"{prompt + max_tokens:,}, and the model's context holds {context:,}: shorten the "
-                "prompt or lower max_tokens."
+                f"{_wanted(prompt, max_tokens)}, and the model's context holds {context:,}: "
+                f"shorten the prompt{' or lower max_tokens' if max_tokens else ''}."
             )
         if prompt + max_tokens > self._kv_tokens:
             raise ContextOverflow(
-                f"the prompt has {prompt:,} tokens and max_tokens is {max_tokens:,}, together "
-                f"{prompt + max_tokens:,}, and the KV pool holds {self._kv_tokens:,}: make the "
-                "Runtime with a larger kv_tokens, or lower max_tokens."
+                f"{_wanted(prompt, max_tokens)}, and the KV pool holds {self._kv_tokens:,}: "
+                "lower max_tokens, or make the Runtime with a larger kv_tokens."
             )
+
+
+def _wanted(prompt: int, max_tokens: int) -> str:
+    """How many tokens a request wants, in words; without max_tokens it scores or prefills."""
+    tokens = "1 token" if prompt == 1 else f"{prompt:,} tokens"
+    if not max_tokens:
+        return f"the prompt (with its longest choice, if it has any) has {tokens}"
+    return (
+        f"the prompt has {tokens} and max_tokens is {max_tokens:,}, together "
+        f"{prompt + max_tokens:,}"
+    )
 
 
 def _pool(shape: ModelShape, kv_tokens: int) -> KVPool:

@@ -57,7 +57,7 @@ def test_an_empty_prompt_is_refused(rt: Runtime) -> None:
 def test_what_can_never_fit_is_refused_with_both_numbers(rt: Runtime) -> None:
     with pytest.raises(ContextOverflow, match=r"together 600, .* context holds 512: shorten"):
         rt.generate(request("1" * 500, max_tokens=100)).result(timeout=60)
-    with pytest.raises(ContextOverflow, match=r"together 101, .* KV pool holds 100: make"):
+    with pytest.raises(ContextOverflow, match=r"together 101, .* KV pool holds 100: lower"):
         rt.generate(request("1" * 50, max_tokens=51)).result(timeout=60)
     with pytest.raises(ContextOverflow, match="the KV pool holds 100"):
         rt.score(ScoreRequest(Prompt.of(Text("1" * 90)), ("2" * 20, "3"))).result(timeout=60)
@@ -85,7 +85,8 @@ def test_text_that_is_no_unicode_is_refused(rt: Runtime) -> None:
         ({"device": "cuda"}, ProgramError, "not available in this version"),
         ({"model": "a.gguf", "model_path": "b.gguf"}, ProgramTypeError, "got 'model' twice"),
         ({"chat_template": "chatmll"}, ProgramError, "did you mean 'chatml'"),
-        ({"nonsense": 1}, TypeError, "unexpected keyword argument 'nonsense'"),
+        ({"nonsense": 1}, ProgramTypeError, "has no parameter 'nonsense': see help"),
+        ({"kv_token": 1}, ProgramTypeError, "did you mean 'kv_tokens'"),
         ({"model": 5}, ProgramTypeError, "model must be a path or None, not int"),
         ({"model": "no/such.gguf"}, ModelError, r"model='no/such.gguf' is no file: give the path"),
         ({"model": ""}, ModelError, "model='' is a folder"),

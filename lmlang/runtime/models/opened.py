@@ -21,7 +21,7 @@ class OpenedModel:
     """What a Runtime runs. Immutable, so that any number of Runtimes share it.
 
     Args:
-        name: For people: the path it came from.
+        name: For people: the file it came from.
         model: The weights.
         tokenizer: Its tokenizer.
         template: Its chat template, or the plain one.
@@ -70,7 +70,7 @@ def _load(path: Path) -> OpenedModel:
     tokenizer = Tokenizer.from_gguf(loaded.metadata)
     source = loaded.metadata.get("tokenizer.chat_template")
     template = _template(source if isinstance(source, str) else None, tokenizer)
-    return OpenedModel(str(path), LlamaModel(loaded.shape, loaded.weights), tokenizer, template)
+    return OpenedModel(path.name, LlamaModel(loaded.shape, loaded.weights), tokenizer, template)
 
 
 def _template(source: str | None, tokenizer: Tokenizer) -> ChatTemplate:
