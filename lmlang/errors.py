@@ -158,6 +158,11 @@ def fresh(error: E) -> E:
     return twin.with_traceback(error.__traceback__)
 
 
+def an(word: str) -> str:
+    """A word behind its article: "a str", "an int"."""
+    return f"{'an' if word[:1] in tuple('aeioAEIO') else 'a'} {word}"
+
+
 def quote(text: str) -> str:
     """A user's text as a short literal for a message: at most 256 characters of it."""
     return repr(text) if len(text) <= MAX_USER_TEXT else repr(text[: MAX_USER_TEXT - 1] + "…")

@@ -18,6 +18,7 @@ from typing import Any
 from lmlang.errors import Cancelled, DeadlineExceeded, fresh, with_context
 from lmlang.frontend.cursor import Cursor
 from lmlang.frontend.dispatcher import dispatcher
+from lmlang.frontend.expression import hint_at_join
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.run import Run
 from lmlang.frontend.source import raised_at
@@ -93,6 +94,8 @@ class Call:
         try:
             yield
         except Exception as error:
+            if isinstance(error, TypeError):
+                hint_at_join(error)
             with_context(error, program=self.run.name, source=raised_at(error))
             self.run.abort(error)
             raise

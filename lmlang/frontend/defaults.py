@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import cast
 
-from lmlang.errors import ProgramError, ProgramTypeError
+from lmlang.errors import ProgramError, ProgramTypeError, an
 from lmlang.protocol import Backend
 
 _METHODS = ("generate", "score", "render", "encode", "info", "flush_cache", "close")
@@ -104,7 +104,7 @@ def checked_backend(backend: object) -> Backend:
     missing = [name for name in _METHODS if not callable(getattr(backend, name, None))]
     if missing:
         raise ProgramTypeError(
-            f"backend is a {type(backend).__name__}, which is no backend (it has no "
+            f"backend is {an(type(backend).__name__)}, which is no backend (it has no "
             f"{missing[0]}()): give an lm.Runtime or another backend."
         )
     return cast(Backend, backend)

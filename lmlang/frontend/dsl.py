@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lmlang import limits
-from lmlang.errors import ProgramError, ProgramTypeError
+from lmlang.errors import ProgramError, ProgramTypeError, an
 from lmlang.frontend import expression, reasoning
 from lmlang.frontend.choices import METHODS, BuiltIn, ChoicesMethod, greedy_token_selection
 from lmlang.frontend.expression import Expression, Leaf, as_expression, checked_text
@@ -196,8 +196,8 @@ def select(
 
     Args:
         name: The variable; its value is the chosen member itself.
-        choices: Strings, Enum members, ints, bools or None in a list or tuple; an Enum class; a
-            Literal; or a dict of label (the value) to text.
+        choices: Strings, Enum members, ints, bools or None in a list or anything else that gives
+            them in an order; an Enum class; a Literal; or a dict of label (the value) to text.
         temperature: 0 takes what the method decides for; above 0 the choice is drawn, with its
             score divided by it as log-probability.
         choices_method: `joint`, `token_length_normalized`, `greedy_token_selection`,
@@ -205,6 +205,8 @@ def select(
             ``global_config.default_choices_method``, which is `joint`.
         ends_turn: Score the end of the turn behind each choice too. By default where the
             appended expression itself ends it there, as in ``lm.assistant(lm.select(…))``.
+            Without it a choice that begins all others has nothing left to score, so with `joint`
+            it always wins.
 
     Raises:
         ProgramError: No choices, an empty one, two that are equal, a method that is none, or a
@@ -215,8 +217,8 @@ def select(
     method = global_config.default_choices_method if choices_method is None else choices_method
     if not callable(method):
         raise ProgramTypeError(
-            f"select: choices_method is a {type(method).__name__}: give a choices method, such as "
-            "lm.joint or lm.token_length_normalized."
+            f"select: choices_method is {an(type(method).__name__)}: give a choices method, such "
+            "as lm.joint or lm.token_length_normalized."
         )
     own = not isinstance(method, BuiltIn)
     drawn = limits.number("temperature", temperature, 0.0, limits.MAX_TEMPERATURE)

@@ -5,11 +5,12 @@ lm.user("Hi " + lm.gen("x"))   ->   Role(user) | Text("Hi ") | Gen(x) | EndRole(
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import NoReturn, TypeAlias
 
-from lmlang.errors import ProgramError, ProgramTypeError, quote
+from lmlang.errors import ProgramError, ProgramTypeError, an, quote
 from lmlang.frontend.ir import UNPLACED, Arg, EndRole, Gen, Image, Ref, Role, Select, Text
 
 Appendable: TypeAlias = Text | Arg | Ref | Role | EndRole | Gen | Select | Image
@@ -52,13 +53,28 @@ class Expression:
     def __format__(self, spec: str) -> NoReturn:
         self.__str__()
 
+    def __repr__(self) -> str:
+        return f"{_MARK}{' + '.join(map(_shown, self.leaves))}>"
+
+
+_MARK = f"<expression {secrets.token_hex(4)}: "
+"""How the repr of an expression begins, in this process alone: no text has it by chance."""
+
+
+def _shown(leaf: Leaf) -> str:
+    node = leaf.node
+    if isinstance(node, Text):
+        return repr(node.text if len(node.text) <= 40 else node.text[:39] + "…")
+    name = node.role if isinstance(node, (Role, EndRole)) else getattr(node, "name", "")
+    return f"{type(node).__name__.lower()} {name}".rstrip()
+
 
 def as_expression(value: object) -> Expression:
     """A string or expression as an expression.
 
     Raises:
         ProgramTypeError: It is neither.
-        ProgramError: It is a string that UTF-8 cannot hold.
+        ProgramError: It is a string that UTF-8 cannot hold, or holds the repr of an expression.
     """
     if isinstance(value, Expression):
         return value
@@ -72,9 +88,23 @@ def as_expression(value: object) -> Expression:
     )
 
 
+def hint_at_join(error: TypeError) -> None:
+    """Add a note to Python's refusal to join expressions as if they were strings."""
+    if f"{Expression.__name__} found" in str(error) and hasattr(error, "add_note"):
+        error.add_note(
+            "an expression has no text before it has run, so str.join cannot take it: append the "
+            "parts one by one with s += part, or add them with +."
+        )
+
+
 def checked_text(value: str) -> str:
-    """The plain ``str`` of a string, if UTF-8 can hold it."""
+    """The plain ``str`` of a string, if UTF-8 can hold it and it is not the repr of a gen."""
     text = str.__str__(value)
+    if _MARK in text:
+        raise ProgramError(
+            "the text holds the repr of an expression, as of a list in an f-string or of !r, and "
+            'not what it will generate: append it, as in s += "text " + lm.gen("x").'
+        )
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -126,13 +156,13 @@ def role_after(role: str | None, node: Appendable) -> str | None:
     if isinstance(node, Role):
         if role is not None:
             raise ProgramError(
-                f"a {node.role} turn cannot begin inside the open {role} turn: end that one "
+                f"{an(node.role)} turn cannot begin inside the open {role} turn: end that one "
                 f"first, with lm.{role}_end() or by leaving its with block."
             )
         return node.role
     if isinstance(node, EndRole):
         if role != node.role:
             state = "no turn is open" if role is None else f"the open turn is the {role}'s"
-            raise ProgramError(f"the end of a {node.role} turn, but {state}.")
+            raise ProgramError(f"the end of {an(node.role)} turn, but {state}.")
         return None
     return role

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from lmlang import limits
-from lmlang.errors import ProgramError, quote
+from lmlang.errors import ProgramError, an, quote
 from lmlang.frontend import ir
 from lmlang.frontend.layout import NODES
 from lmlang.protocol import SamplingParams
@@ -24,7 +24,7 @@ _SAMPLING = {field.name for field in fields(SamplingParams)} & {
 def check_fields(node: object) -> None:
     """Raise a ProgramError that names the field, if the node cannot stand in a program."""
     if type(node) not in NODES:
-        raise ProgramError(f"a {type(node).__name__} is no node.")
+        raise ProgramError(f"{an(type(node).__name__)} is no node.")
     for f in fields(node):  # type: ignore[arg-type]
         value = getattr(node, f.name)
         if not _TYPES[str(f.type)](value):

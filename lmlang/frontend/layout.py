@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from lmlang.errors import ProgramError
+from lmlang.errors import ProgramError, an
 from lmlang.frontend import ir
 from lmlang.frontend.literals import Scanner, float_text, integer_text, quoted
 
@@ -178,7 +178,7 @@ _OPTIONS: Mapping[type, Mapping[str, Option]] = {
 def word_of(kind: type[ir.Node]) -> str:
     """The word that stands for a kind of node, as ``set_var`` for SetVar."""
     if kind not in _WORDS:
-        raise ProgramError(f"a {kind.__name__} is no node of a program.")
+        raise ProgramError(f"{an(kind.__name__)} is no node of a program.")
     return _WORDS[kind]
 
 

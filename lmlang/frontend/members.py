@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sized
 from enum import Enum
 
 from lmlang import limits
-from lmlang.errors import ProgramError, ProgramTypeError, quote
+from lmlang.errors import ProgramError, ProgramTypeError, an, quote
 from lmlang.frontend.expression import checked_text
+
+_NO_LIST = (str, bytes, bytearray, set, frozenset)
+"""Iterable, but not choices in an order: that of a set is another in each process."""
 
 
 def members_of(choices: object) -> tuple[tuple[object, ...], tuple[str, ...]]:
@@ -23,20 +27,21 @@ def members_of(choices: object) -> tuple[tuple[object, ...], tuple[str, ...]]:
     if isinstance(choices, Mapping):
         members = tuple(choices)
         texts = tuple(_label_text(label, text) for label, text in choices.items())
-    elif isinstance(choices, (list, tuple)) or (
-        isinstance(choices, type) and issubclass(choices, Enum)
-    ):
-        members = tuple(choices)
+    elif isinstance(choices, Iterable) and not isinstance(choices, _NO_LIST):
+        members = tuple(itertools.islice(choices, limits.MAX_CHOICES + 1))
         texts = tuple(_choice_text(member) for member in members)
     else:
+        unordered = isinstance(choices, (set, frozenset))
+        hint = "write sorted(choices)" if unordered else 'write ["yes", "no"]'
         raise ProgramTypeError(
-            f"choices={quote(repr(choices))[1:-1]} must be a list, a tuple, an Enum, a Literal "
-            f'or a dict of label to text, not {type(choices).__name__}: write ["yes", "no"].'
+            f"choices={quote(repr(choices))[1:-1]} must be a list or the like, an Enum, a Literal "
+            f"or a dict of label to text, not {type(choices).__name__}: {hint}."
         )
     if not texts:
         raise ProgramError("choices=[]: there is nothing to choose from; give at least one.")
     if len(texts) > limits.MAX_CHOICES:
-        raise ProgramError(f"{len(texts):,} choices: at most {limits.MAX_CHOICES:,} are allowed.")
+        count = f"{len(choices):,}" if isinstance(choices, Sized) else "more"
+        raise ProgramError(f"{count} choices: at most {limits.MAX_CHOICES:,} are allowed.")
     _check_different(members, texts)
     return members, texts
 
@@ -62,7 +67,7 @@ def _check_different(members: tuple[object, ...], texts: tuple[str, ...]) -> Non
 def _label_text(label: object, text: object) -> str:
     if not isinstance(text, str):
         raise ProgramTypeError(
-            f"the choice {quote(repr(label))[1:-1]} has a {type(text).__name__} as its text: "
+            f"the choice {quote(repr(label))[1:-1]} has {an(type(text).__name__)} as its text: "
             "a dict of choices maps each label to a string."
         )
     return checked_text(text)

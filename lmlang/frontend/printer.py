@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from lmlang.errors import ProgramError
+from lmlang.errors import ProgramError, an
 from lmlang.frontend import ir
 from lmlang.frontend.layout import ANNOTATION, PARAMETER, options_of, state_text, word_of
 from lmlang.frontend.literals import float_text, integer_text, name_text, quoted
@@ -129,4 +129,4 @@ def _datum_text(value: ir.Datum) -> str:
             return f"ref {_ref_text(value)}"
         case ir.Opaque():
             return f"<{name_text(value.kind) if value.kind else ''}>"
-    raise ProgramError(f"a {type(value).__name__} is no data and cannot stand in a program.")
+    raise ProgramError(f"{an(type(value).__name__)} is no data and cannot stand in a program.")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 from lmlang import limits
-from lmlang.errors import ProgramError, ProgramTypeError
+from lmlang.errors import ProgramError, ProgramTypeError, with_context
 from lmlang.frontend import batch, defaults, draws, ir, waiting
+from lmlang.frontend.arguments import Arguments, meant, of_a_run
 from lmlang.frontend.call import Call
-from lmlang.frontend.options import LATER_IN_RUN, RUN_KEYWORDS, RunOptions
+from lmlang.frontend.options import RUN_KEYWORDS, RunOptions
 from lmlang.frontend.passes import prefix
 from lmlang.frontend.preview import Preview, preview
 from lmlang.frontend.progress import Progress
@@ -19,9 +21,10 @@ from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.rows import (
     BatchResult,
     OnError,
+    Row,
     RowKeys,
     checked_rows,
-    row_arguments,
+    rows_of,
     threads,
 )
 from lmlang.frontend.run import Run
@@ -54,19 +57,8 @@ class Function(Generic[P, R]):
         self._body = body
         self._options = dict(options)
         self._receiver = receiver
-        self._bound = dict(bound or {})
-        parameters = list(inspect.signature(body).parameters.values())
-        skipped = len(receiver) + 1
-        if sum(1 for p in parameters[:skipped] if p.kind in _POSITIONAL) < skipped:
-            raise ProgramError(
-                f"{self.__name__}() needs a first parameter for its state: "
-                f"def {self.__name__}(s, …)."
-            )
-        if parameters[skipped - 1].kind is not inspect.Parameter.VAR_POSITIONAL:
-            parameters = parameters[skipped:]
-        self._signature = inspect.Signature(parameters)
-        self._parameters = parameters_of(self._signature)
-        self._own = {p.name for p in parameters if p.kind in _NAMED}
+        self._arguments = Arguments(self.__name__, body, len(receiver), bound or {})
+        self._parameters = parameters_of(self._arguments.signature)
 
     @overload
     def __call__(self, state: ProgramState, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
@@ -149,23 +141,23 @@ class Function(Generic[P, R]):
             raise ProgramError(
                 f"a run begins with a state of its own: on a state write {self.__name__}(s, …)."
             )
-        own, given = self._split(kwargs)
+        own, given = self._arguments.split(kwargs)
         options = RunOptions.of(self._with(given))
-        bound = self._bind(args, own, "")
+        bound = self._arguments.bind(args, own)
         backend = defaults.resolve(options.backend)
         seed = draws.fresh_seed() if options.seed is None else options.seed
-        key = RowKeys().next(None, bound.arguments)
+        key = RowKeys().next(0, None, bound.arguments)
         return self._call(bound, backend, options, seed, key), options.stream
 
     def _inline(self, state: ProgramState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        own, given = self._split(kwargs)
+        own, given = self._arguments.split(kwargs)
         with state._cursor.here:
             if given:
                 raise ProgramError(
                     f"{self.__name__}(s, {next(iter(given))}=…): on a state the run's keywords "
                     "are those of the run that the state is of: give them there, or to lm.gen."
                 )
-            bound = self._bind(args, own, "")
+            bound = self._arguments.bind(args, own)
         state._cursor.begin_call(self.__name__, list(bound.arguments.items()))
         return self._body(*self._receiver, state, *bound.args, **bound.kwargs)
 
@@ -198,7 +190,8 @@ class Function(Generic[P, R]):
             generator_style: Return an iterator of states that takes rows as states are taken
                 from it, so that there may be any number; leaving it cancels what runs.
             on_error: "raise": the first error ends the batch, the finished rows being its
-                ``.partial``. "return": it stays in its row's state (``.error()``).
+                ``.partial``. "return": it stays in its row's state (``.error()``), also that of
+                a row with wrong arguments.
             key: What a row's draws depend on; by default its arguments and, among equal rows,
                 its number.
             journal: Not available in this version.
@@ -209,18 +202,25 @@ class Function(Generic[P, R]):
 
         Raises:
             ProgramError: An argument is wrong or not available in this version.
-            BatchInterrupted: Ctrl-C; the finished rows are its ``.partial``.
+            BatchInterrupted: Ctrl-C; the finished rows are its ``.partial``. What runs on the
+                backend is cancelled; a row that is in code of its own, as in `time.sleep`, is
+                waited for until it next touches its state or returns.
             Exception: With on_error="raise", the error of a row.
         """
         options = self._batch_options(on_error, journal, given)
-        backend = defaults.resolve(options.backend)  # here, where `use` holds
-        calls = self._row_calls(checked_rows(rows), backend, options, key)
+        found = rows_of(checked_rows(rows), self._arguments.bind, on_error, key)
         if limits.boolean("generator_style", generator_style):
             workers, progress = threads(num_threads, None), Progress(progress_bar, None)
+            backend = defaults.resolve(options.backend)  # here, where `use` holds
+            calls = self._row_calls(found, backend, options)
             return batch.lazily(calls, workers, on_error, progress)
-        listed = list(calls)
-        workers = threads(num_threads, len(listed))
-        return batch.execute(listed, workers, on_error, Progress(progress_bar, len(listed)))
+        listed = list(found)  # all are looked at before a backend is loaded for them
+        workers, progress = threads(num_threads, len(listed)), Progress(progress_bar, len(listed))
+        if not listed:
+            return BatchResult((), ())
+        backend = defaults.resolve(options.backend)
+        made = list(self._row_calls(listed, backend, options))
+        return batch.execute(made, workers, on_error, progress)
 
     def _batch_options(
         self, on_error: object, journal: object, given: dict[str, Any]
@@ -231,11 +231,11 @@ class Function(Generic[P, R]):
             )
         if on_error not in ("raise", "return"):
             raise ProgramError(f'run_batch: on_error={on_error!r} must be "raise" or "return".')
-        unknown = [name for name in given if name not in RUN_KEYWORDS and name not in LATER_IN_RUN]
+        unknown = [name for name in given if not of_a_run(name)]
         if unknown:
             raise ProgramTypeError(
-                f"run_batch: unknown keyword {unknown[0]!r}: arguments of the program stand in "
-                "the rows."
+                f"run_batch: unknown keyword {unknown[0]!r}{meant(unknown[0])}: arguments of the "
+                "program stand in the rows."
             )
         options = RunOptions.of(self._with(given))
         if options.stream:
@@ -246,17 +246,15 @@ class Function(Generic[P, R]):
         return options
 
     def _row_calls(
-        self,
-        rows: Iterable[object],
-        backend: Backend,
-        options: RunOptions,
-        key: Callable[[Any], object] | None,
+        self, rows: Iterable[Row], backend: Backend, options: RunOptions
     ) -> Iterator[Call]:
         seed = draws.fresh_seed() if options.seed is None else options.seed
-        keys = RowKeys(key)
-        for index, row in enumerate(rows):
-            bound = self._bind(*row_arguments(index, row), f"row {index}: ")
-            yield self._call(bound, backend, options, seed, keys.next(row, bound.arguments))
+        nothing = inspect.BoundArguments(self._arguments.signature, OrderedDict())
+        for row in rows:
+            call = self._call(row.arguments or nothing, backend, options, seed, row.key)
+            if row.error is not None:
+                call.run.abort(with_context(row.error, program=self.__name__))
+            yield call
 
     def options(self, **given: Any) -> Function[P, R]:
         """The same program with other keywords for its runs, as in ``f.options(temperature=0)``.
@@ -265,14 +263,14 @@ class Function(Generic[P, R]):
             ProgramError: A value is out of range or not available in this version.
         """
         for name in given:
-            if name not in RUN_KEYWORDS and name not in LATER_IN_RUN:
+            if not of_a_run(name):
                 raise ProgramTypeError(
-                    f"{self.__name__}: {name!r} is no keyword of a run; these are: "
+                    f"{self.__name__}: {name!r} is no keyword of a run{meant(name)}; these are: "
                     f"{', '.join(RUN_KEYWORDS)}."
                 )
         merged = self._with(given)
         RunOptions.of(merged)
-        return Function(self._body, merged, self._receiver, self._bound)
+        return Function(self._body, merged, self._receiver, self._arguments.bound)
 
     def bind(self, **arguments: Any) -> Function[..., R]:
         """The same program with some of its arguments given; one given at the call wins.
@@ -280,21 +278,8 @@ class Function(Generic[P, R]):
         Raises:
             ProgramTypeError: The program has no parameter of such a name.
         """
-        try:
-            self._signature.bind_partial(**arguments)
-        except TypeError as error:
-            hint = next(
-                (
-                    f" (a keyword of runs is set with {self.__name__}.options({name}=…))"
-                    for name in arguments
-                    if name in RUN_KEYWORDS and name not in self._own
-                ),
-                "",
-            )
-            raise ProgramTypeError(
-                f"{self.__name__}.bind: {error}{hint}: its signature is {self._signature}."
-            ) from None
-        return Function(self._body, self._options, self._receiver, {**self._bound, **arguments})
+        bound = self._arguments.with_bound(arguments)
+        return Function(self._body, self._options, self._receiver, bound)
 
     def trace(self, **known: Any) -> ir.Program:
         """What the program records on arguments of which only some are known; nothing is run.
@@ -310,16 +295,17 @@ class Function(Generic[P, R]):
             ProgramTypeError: An argument that the program has not.
             Exception: What the body raises by itself.
         """
-        return trace(self.__name__, self._whole_body(), self._signature, {**self._bound, **known})
+        known = {**self._arguments.bound, **known}
+        return trace(self.__name__, self._whole_body(), self._arguments.signature, known)
 
     def preview(self, **known: Any) -> Preview:
         """The exact prompt and its tokens up to the first generation, and what follows as IR.
 
         Nothing is run on a model. ``backend=None`` is the one in use; arguments are as in `trace`.
         """
-        own, given = self._split(known)
-        backend = defaults.resolve(RunOptions.of(self._with(given)).backend)
-        return preview(self.trace(**own), backend)
+        own, given = self._arguments.split(known)
+        options, traced = RunOptions.of(self._with(given)), self.trace(**own)
+        return preview(traced, defaults.resolve(options.backend))
 
     def cache(self, backend: Backend | None = None, **known: Any) -> int:
         """Have the backend compute the prompt up to what only a run knows, ahead of the runs.
@@ -332,8 +318,8 @@ class Function(Generic[P, R]):
             How many tokens that prompt has; where there is none, nothing is asked.
         """
         waiting.refuse_in_async_body()
-        chosen = defaults.resolve(self._with({"backend": backend}).get("backend"))
         segments = prefix(self.trace(**known))
+        chosen = defaults.resolve(self._with({"backend": backend}).get("backend"))
         if not segments:
             return 0
         request = Request(Prompt.of(*segments), SamplingParams(max_tokens=0))
@@ -348,35 +334,13 @@ class Function(Generic[P, R]):
     def __get__(self, instance: Any, owner: type | None = None) -> Function[Any, R]:
         if instance is None:
             return self
-        return Function(self._body, self._options, (instance,), self._bound)
+        return Function(self._body, self._options, (instance,), self._arguments.bound)
 
     def __repr__(self) -> str:
         return f"<program {self.__name__}{inspect.signature(self._body)}>"
 
     def _with(self, given: Mapping[str, Any]) -> dict[str, Any]:
         return {**self._options, **{k: v for k, v in given.items() if v is not None}}
-
-    def _split(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Keyword arguments of the program, and of the run."""
-        run_names = {
-            name
-            for name in kwargs
-            if name not in self._own and (name in RUN_KEYWORDS or name in LATER_IN_RUN)
-        }
-        own = {name: value for name, value in kwargs.items() if name not in run_names}
-        return own, {name: kwargs[name] for name in run_names}
-
-    def _bind(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], where: str
-    ) -> inspect.BoundArguments:
-        try:
-            taken = self._signature.bind_partial(*args).arguments if self._bound else {}
-            given = {name: value for name, value in self._bound.items() if name not in taken}
-            bound = self._signature.bind(*args, **{**given, **kwargs})
-        except TypeError as error:
-            raise ProgramTypeError(f"{where}{self.__name__}{self._signature}: {error}.") from None
-        bound.apply_defaults()
-        return bound
 
     def _call(
         self,
@@ -393,11 +357,3 @@ class Function(Generic[P, R]):
     def _whole_body(self) -> Callable[..., R]:
         """The function from its state on."""
         return functools.partial(self._body, *self._receiver) if self._receiver else self._body
-
-
-_POSITIONAL = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    inspect.Parameter.VAR_POSITIONAL,
-)
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, NoReturn, SupportsIndex, TypeVar, overload
 
-from lmlang.errors import Cancelled, CaptureError, ProgramError, fresh, quote
+from lmlang.errors import Cancelled, CaptureError, ProgramError, ProgramTypeError, fresh, quote
 from lmlang.frontend import ir
 from lmlang.frontend.blocks import Block
 from lmlang.frontend.cursor import Cursor
@@ -42,6 +42,24 @@ class ProgramState:
     def __iadd__(self, other: object) -> ProgramState:
         self._cursor.append(other)
         return self
+
+    def __add__(self, other: object) -> NoReturn:
+        raise self._cursor.here.tell(
+            ProgramTypeError(
+                "a state is appended to in place, and + would make another one: write s += …, or "
+                "s.text() + … for its text."
+            )
+        )
+
+    __radd__ = __add__
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise self._cursor.here.tell(
+            ProgramTypeError(
+                "a state is part of its run, so it can be neither copied nor pickled: fork it with "
+                's.fork() or with s.copy(), and keep s["x"], s.text() or s.messages() of it.'
+            )
+        )
 
     def __setitem__(self, name: str, value: object) -> None:
         self._cursor.set(name, value)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 from lmlang import limits
-from lmlang.errors import ProgramError, ProgramTypeError, quote
+from lmlang.errors import ProgramError, ProgramTypeError, an, quote
 from lmlang.frontend import draws
 from lmlang.frontend.recorder import ProgramState
 
@@ -52,7 +54,7 @@ def row_arguments(index: int, row: object) -> tuple[tuple[Any, ...], dict[str, A
     if isinstance(row, tuple):
         return row, {}
     raise ProgramTypeError(
-        f"row {index} is a {type(row).__name__}: rows are dicts of arguments or tuples of them; "
+        f"row {index} is {an(type(row).__name__)}: rows are dicts of arguments or tuples of them; "
         "for one argument write [(x,) for x in rows]."
     )
 
@@ -75,12 +77,10 @@ class RowKeys:
 
     def __init__(self, key: Callable[[Any], object] | None = None) -> None:
         self._key = key
-        self._index = 0
         self._seen: Counter[bytes] = Counter()
 
-    def next(self, row: object, arguments: object) -> bytes:
-        """The key of the next row."""
-        index, self._index = self._index, self._index + 1
+    def next(self, index: int, row: object, arguments: object) -> bytes:
+        """The key of the next row, which has this index."""
         if self._key is not None:
             return _given_key(index, self._key(row))
         try:
@@ -89,6 +89,44 @@ class RowKeys:
             return draws.numbered("index", b"", index)
         self._seen[body] += 1
         return draws.numbered("arguments", body, self._seen[body] - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row that has been looked at.
+
+    Args:
+        arguments: Of the program; None where they are wrong.
+        key: What its draws depend on.
+        error: Why it cannot be run.
+    """
+
+    arguments: inspect.BoundArguments | None
+    key: bytes
+    error: Exception | None = None
+
+
+def rows_of(
+    rows: Iterable[object],
+    bind: Callable[[tuple[Any, ...], dict[str, Any], str], inspect.BoundArguments],
+    on_error: OnError,
+    key: Callable[[Any], object] | None,
+) -> Iterator[Row]:
+    """Rows with their arguments and keys; with on_error="return" wrong ones have their error.
+
+    Raises:
+        Exception: With on_error="raise", what is wrong with a row.
+    """
+    keys = RowKeys(key)
+    for index, row in enumerate(rows):
+        try:
+            bound = bind(*row_arguments(index, row), f"row {index}: ")
+            found = Row(bound, keys.next(index, row, bound.arguments))
+        except Exception as error:
+            if on_error == "raise":
+                raise
+            found = Row(None, draws.numbered("index", b"", index), error)
+        yield found
 
 
 def _given_key(index: int, value: object) -> bytes:

@@ -89,4 +89,5 @@ def users_part(found: TracebackType | None) -> TracebackType | None:
 
 def _is_ours(frame: FrameType) -> bool:
     name = frame.f_globals.get("__name__")
-    return isinstance(name, str) and name.startswith(_OURS)
+    # The copy module calls a state's methods for the user, whose line is the one before.
+    return isinstance(name, str) and (name.startswith(_OURS) or name == "copy")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from lmlang import limits
-from lmlang.errors import ProgramError, quote
+from lmlang.errors import ProgramError, an, quote
 from lmlang.frontend import ir
 from lmlang.frontend.fields import check_fields
 from lmlang.frontend.printer import print_node
@@ -146,7 +146,7 @@ class _Check:
     def _end_role(self, line: _Line, node: ir.EndRole) -> None:
         if line.role != node.role:
             open_one = "no turn" if line.role is None else f"the {line.role} turn"
-            self._refuse(f"it ends a {node.role} turn, and {open_one} is open.")
+            self._refuse(f"it ends {an(node.role)} turn, and {open_one} is open.")
         line.role = None
 
     def _scope(self, line: _Line, node: ir.Scope) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lmlang as lm
+from lmlang.frontend import defaults
 from lmlang.testing import ScriptedBackend
 from tests.frontend.by_hand import ByHand
 
@@ -355,18 +356,21 @@ def test_an_error_of_the_rows_themselves_comes_in_its_turn():
         yield ("a",)
         yield "b"
 
-    for source, error, message in ((rows, OSError, "disk"), (wrong, TypeError, "row 1 is a str")):
+    for source, error, message, on_error in (
+        (rows, OSError, "disk", "return"),
+        (wrong, TypeError, "row 1 is a str", "raise"),
+    ):
         seen = []
         with pytest.raises(error, match=message):
             seen.extend(
                 state["answer"]
                 for state in ask.run_batch(
-                    source(), backend=ScriptedBackend(), generator_style=True, on_error="return"
+                    source(), backend=ScriptedBackend(), generator_style=True, on_error=on_error
                 )
             )
         assert len(seen) == (2 if source is rows else 1) or seen == []
         with pytest.raises(error, match=message):
-            ask.run_batch(source(), backend=ScriptedBackend(), on_error="return")
+            ask.run_batch(source(), backend=ScriptedBackend(), on_error=on_error)
 
 
 def test_async_bodies_run_in_batches():
@@ -432,8 +436,72 @@ def test_without_tqdm_a_progress_bar_says_what_to_install(monkeypatch):
 def test_what_is_no_row_raises_before_anything_runs(rows, message):
     backend = ScriptedBackend()
     with pytest.raises(TypeError, match=message):
-        ask.run_batch(rows, backend=backend, on_error="return")
+        ask.run_batch(rows, backend=backend)
     assert backend.requests == []
+
+
+@pytest.mark.parametrize("rows", ["abc", 3])
+def test_what_has_no_rows_raises_whatever_is_done_with_errors(rows):
+    with pytest.raises(TypeError, match="rows are a list of dicts or tuples"):
+        ask.run_batch(rows, backend=ScriptedBackend(), on_error="return")
+
+
+@pytest.mark.parametrize("generator_style", [False, True])
+def test_a_row_that_is_none_has_its_error_and_spares_the_others(generator_style):
+    def key(row):
+        return row[0]
+
+    rows = [("a",), "b", (), ("c",), [3], {"question": "d"}]
+    keywords = {"generator_style": generator_style, "on_error": "return", "seed": 3}
+    states = list(ask.run_batch(rows, backend=ScriptedBackend(), key=key, **keywords))
+    messages = [None if s.error() is None else str(s.error()).splitlines()[0] for s in states]
+    assert [message and message.partition(":")[0] for message in messages] == [
+        None,
+        "row 1 is a str",
+        "row 2",
+        None,
+        "row 4 is a list",
+        "0",
+    ]
+    assert isinstance(states[2].error(), lm.ProgramTypeError)
+    assert states[2].error().context.program == "ask"
+    alone = ask.run_batch([("c",)], backend=ScriptedBackend(), key=key, seed=3)
+    assert states[3]["answer"] == alone[0]["answer"]
+
+
+def test_rows_are_looked_at_before_a_backend_is_loaded(monkeypatch):
+    monkeypatch.setattr(defaults._defaults, "factory", lambda: pytest.fail("it was loaded"))
+    with pytest.raises(TypeError, match="row 1: ask"):
+        ask.run_batch([("a",), ()])
+    with pytest.raises(lm.ProgramError, match="num_threads=0"):
+        ask.run_batch([("a",)], num_threads=0)
+    with pytest.raises(TypeError, match="no parameter 'wrong'"):
+        ask.preview(wrong=1)
+    assert len(ask.run_batch([])) == 0
+
+
+def test_every_accessor_of_a_failed_row_raises_what_the_row_failed_with():
+    @lm.function
+    def program(s, row):
+        if row:
+            raise LookupError("no such row")
+        s += lm.gen("x")
+        return "value"
+
+    rows = [(0,), (1,)]
+    good, bad = program.run_batch(rows, backend=ScriptedBackend(), on_error="return")
+    assert (good["x"] is not None, good.ret_value) == (True, "value")
+    for read in (
+        lambda: bad["x"],
+        lambda: bad.text_of("x"),
+        lambda: bad.meta("x"),
+        lambda: bad.ret_value,
+        bad.text,
+        bad.messages,
+        lambda: list(bad.text_iter("x")),
+    ):
+        with pytest.raises(LookupError, match="no such row"):
+            read()
 
 
 @pytest.mark.parametrize(

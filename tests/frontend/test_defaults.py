@@ -117,7 +117,7 @@ def test_without_a_factory_the_message_says_what_to_do(monkeypatch):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (object(), r"backend is a object, which is no backend \(it has no generate"),
+        (object(), r"backend is an object, which is no backend \(it has no generate"),
         (ScriptedBackend, "backend=ScriptedBackend is a class"),
     ],
 )

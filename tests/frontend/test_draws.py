@@ -121,17 +121,17 @@ def test_draw_keys_are_the_same_on_every_machine():
 def test_equal_rows_are_numbered_and_rows_without_form_go_by_index():
     same, other, odd = digest("a"), digest("b"), object()
     numbering, reversed_numbering = RowKeys(), RowKeys()
-    keys = [numbering.next(0, arguments) for arguments in ["a", "b", "a", odd, odd]]
+    keys = [numbering.next(i, 0, given) for i, given in enumerate(["a", "b", "a", odd, odd])]
     assert same != other
     assert len(set(keys)) == 5
-    assert [reversed_numbering.next(0, each) for each in ["b", "a"]] == [keys[1], keys[0]]
+    assert [reversed_numbering.next(0, 0, each) for each in ["b", "a"]] == [keys[1], keys[0]]
 
 
 def test_a_given_key_must_have_a_canonical_form():
     keys = RowKeys(lambda row: 1 if row == "a" else object())
-    keys.next("a", None)
+    keys.next(0, "a", None)
     with pytest.raises(lm.ProgramTypeError, match=r"key\(row\) of row 1 cannot be a key: object"):
-        keys.next("b", None)
+        keys.next(1, "b", None)
 
 
 @lm.function

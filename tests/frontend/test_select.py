@@ -1,5 +1,6 @@
 """`select`: members, methods, draws, and what is known of a choice."""
 
+import itertools
 from enum import Enum
 from typing import Literal
 
@@ -64,22 +65,38 @@ def test_the_value_is_the_chosen_member_itself(choices, winner, value):
         (("x", ["a", ""]), "a choice is the empty text"),
         (("x", "ab"), "choices='ab' must be a list"),
         (("x", None), "choices=None must be a list"),
-        (("x", {"a", "b"}), "must be a list, a tuple, an Enum.*not set"),
+        (("x", {"a", "b"}), r"must be a list or.*not set: write sorted\(choices\)"),
         (("x", [1.5]), "the choice 1.5 of type float has no text of its own"),
-        (("x", {"a": 1}), "the choice 'a' has a int as its text"),
+        (("x", {"a": 1}), "the choice 'a' has an int as its text"),
         (("x", ["\ud800"]), "lone surrogate"),
         (("x", [1, True]), "the choices 1 and True are equal in Python"),
         (("x", ["a"], -1.0), "temperature=-1.0 is out of range"),
         (("x", ["a"], 0.0, "joint"), "choices_method is a str: give a choices method"),
         (("x", ["a"], 0.7, len), "temperature=0.7 cannot act with len, which gives no scores"),
         (("x", ["a"], 1, lm.greedy_token_selection), "cannot act with greedy_token_selection"),
-        (("x", [str(i) for i in range(100_001)]), "100,001 choices: at most 100,000"),
+        (("x", [str(i) for i in range(100_002)]), "100,002 choices: at most 100,000"),
+        (("x", range(100_002)), "100,002 choices: at most 100,000"),
+        (("x", itertools.count()), "more choices: at most 100,000"),
+        (("x", b"ab"), "must be a list or.*not bytes"),
     ],
     ids=lambda value: "" if isinstance(value, tuple) else None,
 )
 def test_choices_that_are_none_raise(arguments, message):
     with pytest.raises(lm.ProgramError, match=message):
         lm.select(*arguments)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        range(3),
+        (i for i in range(3)),
+        {0: "x", 1: "y", 2: "z"}.keys(),
+        map(int, "012"),
+    ],
+)
+def test_choices_may_be_whatever_gives_them_in_an_order(choices):
+    assert lm.select("x", choices) == lm.select("x", [0, 1, 2])
 
 
 def test_select_meta_has_probabilities_of_the_joint_scores():

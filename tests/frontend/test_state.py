@@ -1,3 +1,5 @@
+import copy
+import pickle
 import threading
 
 import pytest
@@ -24,6 +26,25 @@ def test_only_text_and_expressions_can_be_appended(wrong):
         run(body)
     assert isinstance(caught.value, lm.ProgramTypeError)
     assert any(entry.name == "body" for entry in caught.traceback)
+
+
+def test_adding_to_a_state_says_how_to_append():
+    def body(s):
+        for add in (lambda: s + "x", lambda: "x" + s, lambda: s + lm.gen("x")):
+            with pytest.raises(lm.ProgramTypeError, match=r"in place.*write s \+= …"):
+                add()
+
+    assert run(body).text() == ""
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_state_is_neither_copied_nor_pickled(copied):
+    def body(s):
+        copied(s)
+
+    with pytest.raises(lm.ProgramTypeError, match=r"neither copied nor pickled.*s\.fork") as caught:
+        run(body)
+    assert caught.value.context.source == f"{__file__}:{body.__code__.co_firstlineno + 1}"
 
 
 def test_a_lone_surrogate_is_refused_where_it_stands():

@@ -1,0 +1,110 @@
+"""What a program is called with: its own arguments and the keywords of its run, told apart."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from lmlang.errors import ProgramError, ProgramTypeError
+from lmlang.frontend.options import LATER_IN_RUN, RUN_KEYWORDS
+
+CLOSE = 0.75
+"""How like a keyword must be to one that exists, to be taken for it in a message."""
+
+
+class Arguments:
+    """The parameters of a program behind its state, and the arguments it was bound to.
+
+    Args:
+        name: The program's name, for messages.
+        body: Its function.
+        receiver: Parameters before the state: the object of a method.
+        bound: Arguments already given; one given at the call wins.
+
+    Raises:
+        ProgramError: The function has no parameter for its state.
+    """
+
+    def __init__(
+        self, name: str, body: Callable[..., Any], receiver: int, bound: Mapping[str, object]
+    ) -> None:
+        parameters = list(inspect.signature(body).parameters.values())
+        skipped = receiver + 1
+        if sum(1 for p in parameters[:skipped] if p.kind in _POSITIONAL) < skipped:
+            raise ProgramError(f"{name}() needs a first parameter for its state: def {name}(s, …).")
+        if parameters[skipped - 1].kind is not inspect.Parameter.VAR_POSITIONAL:
+            parameters = parameters[skipped:]
+        self.signature = inspect.Signature(parameters)
+        self.bound = dict(bound)
+        self._name = name
+        self._own = {p.name for p in parameters if p.kind in _NAMED}
+
+    def split(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Keyword arguments of the program, and of the run."""
+        run_names = {name for name in kwargs if name not in self._own and of_a_run(name)}
+        own = {name: value for name, value in kwargs.items() if name not in run_names}
+        return own, {name: kwargs[name] for name in run_names}
+
+    def bind(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str = ""
+    ) -> inspect.BoundArguments:
+        """The arguments of one call, defaults included; ``where`` begins the message.
+
+        Raises:
+            ProgramTypeError: One is missing, or is of no parameter.
+        """
+        try:
+            taken = self.signature.bind_partial(*args).arguments if self.bound else {}
+            given = {name: value for name, value in self.bound.items() if name not in taken}
+            bound = self.signature.bind(*args, **{**given, **kwargs})
+        except TypeError as error:
+            hint = next(filter(None, (self._meant(name) for name in kwargs)), "")
+            raise ProgramTypeError(f"{where}{self._name}{self.signature}: {error}{hint}.") from None
+        bound.apply_defaults()
+        return bound
+
+    def with_bound(self, given: Mapping[str, object]) -> dict[str, object]:
+        """What is bound, with more; one given now wins.
+
+        Raises:
+            ProgramTypeError: One is of no parameter.
+        """
+        try:
+            self.signature.bind_partial(**given)
+        except TypeError as error:
+            hint = next(
+                (
+                    f" (a keyword of runs is set with {self._name}.options({name}=…))"
+                    for name in given
+                    if name in RUN_KEYWORDS and name not in self._own
+                ),
+                "",
+            )
+            raise ProgramTypeError(
+                f"{self._name}.bind: {error}{hint}: its signature is {self.signature}."
+            ) from None
+        return {**self.bound, **given}
+
+    def _meant(self, name: str) -> str:
+        return "" if name in self._own else meant(name, (*self._own, *RUN_KEYWORDS))
+
+
+def of_a_run(name: str) -> bool:
+    """Whether a keyword is one of runs."""
+    return name in RUN_KEYWORDS or name in LATER_IN_RUN
+
+
+def meant(name: str, known: Iterable[str] = RUN_KEYWORDS) -> str:
+    """A hint at the keyword that is most like one that there is not; "" where none is."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=CLOSE)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+_POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
