@@ -22,6 +22,7 @@ from lmlang.protocol import (
     ScoreRequest,
     Scores,
     Usage,
+    answering,
 )
 
 Answers: TypeAlias = Sequence[str] | Callable[[str], str]
@@ -46,7 +47,8 @@ class _Call:
 
     def answer(self) -> None:
         try:
-            self._answer()
+            with answering(self.request.tag):
+                self._answer()
         except Exception as error:
             self.fail(error)
 

@@ -2,6 +2,7 @@
 
 the dispatcher thread     brings programs on
 a thread that drains      is in the middle of executing its nodes (a backend called user code)
+a backend's thread        is in the middle of an answer that the program waits for
 a thread of a loop        on which one of our ``async def`` bodies is running
 """
 
@@ -12,10 +13,11 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from lmlang.errors import ProgramError
 from lmlang.frontend.dispatcher import dispatcher
+from lmlang.protocol import is_answering
 
 T = TypeVar("T")
 
@@ -35,14 +37,20 @@ def stretch() -> float | None:
     return SIGNALS if threading.current_thread() is threading.main_thread() else None
 
 
-def refuse_to_wait(run: object) -> None:
+class Awaited(Protocol):
+    """A run, as far as it matters here."""
+
+    id: str
+
+
+def refuse_to_wait(run: Awaited) -> None:
     """Raise ProgramError on a thread that may not wait for this run."""
     if dispatcher().is_current():
         raise ProgramError(
             "a value was read on lmlang's dispatcher thread, which brings the program on and "
             "would wait for itself: read it on a thread of your own."
         )
-    if any(drained is run for drained in _drained()):
+    if is_answering(run.id) or any(drained is run for drained in _drained()):
         raise ProgramError(
             "a value was read while this thread was executing the program for it, so it would "
             "wait for itself: a function of a backend cannot read the state that asks it."

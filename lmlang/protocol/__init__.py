@@ -19,6 +19,10 @@ from lmlang.protocol.answer import (
     TopLogprobs,
     Usage,
 )
+from lmlang.protocol.answering import (
+    answering,
+    is_answering,
+)
 from lmlang.protocol.backend import (
     Backend,
     BackendInfo,
@@ -66,4 +70,6 @@ __all__ = [
     "TopLogprobs",
     "Turn",
     "Usage",
+    "answering",
+    "is_answering",
 ]

@@ -211,6 +211,35 @@ def test_any_thread_may_read_at_any_time():
     assert seen == ["ok"] * 4
 
 
+@pytest.mark.parametrize("read", [lambda s: s["x"], lambda s: list(s.text_iter("x"))])
+@pytest.mark.parametrize("operation", [lm.gen("x"), lm.select("x", ["a", "b"])])
+def test_a_function_on_a_backends_own_thread_may_read_no_state_that_it_keeps_waiting(
+    read, operation
+):
+    kept, met = [], threading.Event()
+
+    @lm.function
+    def other(s):
+        s += lm.gen("x")
+
+    def answer(*_):
+        assert met.wait(20)
+        assert other(backend=ScriptedBackend(["fine"], completes="on a thread"))["x"] == "fine"
+        return read(kept[0])
+
+    @lm.function
+    def program(s):
+        kept.append(s)
+        s += operation
+        met.set()
+
+    with (
+        ScriptedBackend(answer, scores=answer, completes="on a thread") as backend,
+        pytest.raises(lm.ProgramError, match="a function of a backend cannot read the state"),
+    ):
+        bounded(lambda: program(backend=backend))
+
+
 def test_a_backends_function_that_reads_the_state_that_asks_it_raises():
     kept = []
 
