@@ -131,7 +131,8 @@ def place(node: Appendable, state: int, made: int, name: str, ends_turn: bool) -
         return Gen(state, made, name, *_REST_OF_GEN(node))
     if isinstance(node, Select):
         ends = ends_turn if node.ends_turn is None else node.ends_turn
-        return replace(node, state=state, made=made, name=name, ends_turn=ends)
+        # Not to end the turn is what a node without it says, so that is not printed.
+        return replace(node, state=state, made=made, name=name, ends_turn=ends or None)
     return replace(node, state=state, made=made)
 
 

@@ -7,6 +7,8 @@ import binascii
 import hashlib
 import io
 import os
+import re
+import stat
 from pathlib import Path
 
 from lmlang.errors import ProgramError, ProgramTypeError, quote
@@ -15,23 +17,35 @@ from lmlang.protocol import Image
 MAX_BYTES = 64 * 2**20
 """Of one picture's file."""
 
+FORMATS = {
+    "PNG": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "JPEG": re.compile(rb"\xff\xd8\xff"),
+    "GIF": re.compile(rb"GIF8[79]a"),
+    "WebP": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
+    "BMP": re.compile(rb"BM"),
+}
+"""How the file of a picture begins, by its format."""
+
 
 def read_image(source: object) -> Image:
     """A picture from a path, bytes, a ``data:`` address or a PIL image (kept as PNG).
 
     Raises:
-        ProgramError: It cannot be read, is empty or too large.
+        ProgramError: It cannot be read, is empty, too large or no picture.
     """
-    if isinstance(source, str) and source.startswith("data:"):
+    scheme = source[:8].lower() if isinstance(source, str) else ""
+    if isinstance(source, str) and scheme.startswith("data:"):
         name, data = "data", _decoded(source)
-    elif isinstance(source, str) and source.startswith(("http://", "https://")):
+    elif isinstance(source, str) and scheme.startswith(("http://", "https://")):
         raise ProgramError(
             f"image({quote(source)}): nothing is fetched from the network: download it and give "
             "its path or bytes."
         )
+    elif isinstance(source, str) and scheme.startswith("file:"):
+        raise ProgramError(f"image({quote(source)}) is an address: give the path of the file.")
     elif isinstance(source, (str, os.PathLike)):
-        name, data = os.fspath(source), _read(Path(source))
-        name = os.fsdecode(name)
+        name = os.fsdecode(source)
+        data = _read(Path(name))
     elif isinstance(source, (bytes, bytearray, memoryview)):
         name, data = "bytes", bytes(source)
     elif callable(getattr(source, "save", None)):
@@ -46,16 +60,33 @@ def read_image(source: object) -> Image:
         raise ProgramError(
             f"image({quote(name)}) has {len(data):,} bytes: at most {MAX_BYTES:,} are allowed."
         )
+    if not any(beginning.match(data) for beginning in FORMATS.values()):
+        raise ProgramError(
+            f"image({quote(name)}) is no picture: its first bytes are {data[:8]!r}, and none of "
+            f"{', '.join(FORMATS)} begins like that."
+        )
     return Image(hashlib.sha256(data).hexdigest(), name, data)
 
 
 def _read(path: Path) -> bytes:
+    """A regular file's bytes, one more than are allowed at most."""
+    shown = f"image({quote(str(path))})"
     try:
-        return path.read_bytes()
+        found = path.stat()
+        if stat.S_ISDIR(found.st_mode):
+            raise ProgramError(f"{shown} is a folder: give the path of one picture's file.")
+        if not stat.S_ISREG(found.st_mode):  # a device may have no end, a pipe no beginning
+            raise ProgramError(f"{shown} is no regular file: give the path of a picture's file.")
+        if found.st_size > MAX_BYTES:
+            raise ProgramError(
+                f"{shown} has {found.st_size:,} bytes: at most {MAX_BYTES:,} are allowed."
+            )
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ProgramError(
-            f"image({quote(str(path))}) cannot be read: {error.strerror or error}."
-        ) from None
+        raise ProgramError(f"{shown} cannot be read: {error.strerror or error}.") from None
+    except ValueError as error:  # a path that no system can have
+        raise ProgramError(f"{shown} cannot be read: {error}.") from None
 
 
 def _decoded(address: str) -> bytes:

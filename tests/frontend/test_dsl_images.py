@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import io
+import os
 
 import pytest
 
@@ -12,7 +13,7 @@ from lmlang.frontend.images import MAX_BYTES, read_image
 from lmlang.protocol import Image
 from lmlang.testing import RandomBackend, ScriptedBackend
 
-PICTURE = b"\x89PNG not really"
+PICTURE = b"\x89PNG\r\n\x1a\n not really"
 DIGEST = hashlib.sha256(PICTURE).hexdigest()
 
 
@@ -73,6 +74,12 @@ def test_a_backend_without_vision_raises_by_name(backend):
         (b"x" * (MAX_BYTES + 1), r"has 67,108,865 bytes: at most 67,108,864"),
         (3, "takes a path, bytes or a PIL image, not int"),
         ("https://example.com/a.png", "nothing is fetched from the network"),
+        ("HTTP://example.com/a.png", "nothing is fetched from the network"),
+        ("file:///tmp/a.png", "is an address: give the path of the file"),
+        ("/dev/zero", r"image\('/dev/zero'\) is no regular file"),
+        (os.curdir, r"image\('.'\) is a folder"),
+        ("x\0y", r"cannot be read: .*null byte"),
+        (b"%PDF-1.7 and more", r"is no picture: its first bytes are b'%PDF-1.7', and none of PNG,"),
         ("data:image/png,abc", r"is no data:…;base64,… address"),
         ("data:image/png;base64,a*b", "is no valid base64"),
     ],
@@ -81,3 +88,30 @@ def test_a_backend_without_vision_raises_by_name(backend):
 def test_what_is_no_picture_raises_where_it_is_written(source, message):
     with pytest.raises(lm.ProgramError, match=message):
         lm.image(source)
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [PICTURE[:8], b"\xff\xd8\xff\xe0", b"GIF87a", b"GIF89a", b"RIFF\n\0\0\0WEBPVP8 ", b"BM"],
+)
+def test_pictures_are_known_by_their_first_bytes(beginning):
+    assert read_image(beginning + b"...").data == beginning + b"..."
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(lm.ProgramError, match=r"pipe.png'\) is no regular file"):
+        lm.image(tmp_path / "pipe.png")
+
+
+def test_a_large_file_is_refused_unread(tmp_path):
+    with (tmp_path / "large.png").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(lm.ProgramError, match=r"has 67,108,865 bytes: at most 67,108,864"):
+        lm.image(tmp_path / "large.png")
+
+
+def test_an_empty_file_is_named_as_such(tmp_path):
+    (tmp_path / "empty.png").touch()
+    with pytest.raises(lm.ProgramError, match=r"empty.png'\) is empty"):
+        lm.image(tmp_path / "empty.png")

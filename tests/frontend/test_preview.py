@@ -88,7 +88,7 @@ def test_programs_that_generate_nothing_or_only_in_forks_are_complete():
     assert previewed(plain).rest == ("return %1",)
     seen = previewed(forked, ScriptedBackend())
     assert (seen.prompt, seen.complete) == ("ac", True)
-    assert seen.rest[-2] == '%10 = select %9 -> y ["a", "b"] [ends_turn=False]'
+    assert seen.rest[-2] == '%10 = select %9 -> y ["a", "b"]'
 
 
 def test_it_prints_as_a_whole():

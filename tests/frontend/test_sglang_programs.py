@@ -382,7 +382,7 @@ def test_a_child_may_be_copied_and_text_put_in_by_hand(backend):
 
 
 def test_image_question_answering(tmp_path):
-    (tmp_path / "cat.png").write_bytes(b"picture")
+    (tmp_path / "cat.png").write_bytes(b"\x89PNG\r\n\x1a\n...")
 
     @sgl.function
     def image_qa(s, image_file, question):

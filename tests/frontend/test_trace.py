@@ -52,7 +52,7 @@ def test_the_documented_example():
         '  %6 = gen %4 -> tip [max_tokens=32, stop="\\n"]\n'
         "  %7 = join %2 %5 %6\n"
         "  %8 = ref %7 tip[0]\n"
-        '  %9 = select %8 -> verdict ["good", "bad"] [ends_turn=False]\n'
+        '  %9 = select %8 -> verdict ["good", "bad"]\n'
         "  return %9\n"
     )
 
