@@ -157,7 +157,8 @@ class _Tracing:
 
         Python's own functions look at the type of what they get, and ask nothing of it.
         """
-        if isinstance(error, TypeError) and SymbolicText.__name__ in str(error):
+        refused = (SymbolicText.__name__, "expected string or bytes-like object")  # Python 3.10: re
+        if isinstance(error, TypeError) and any(words in str(error) for words in refused):
             why = f"a value that only a run knows is used there: {error.args[0]}"
             self.end(line_of(error), why)
 
