@@ -290,7 +290,7 @@ def test_choices_and_roles_are_checked_where_they_are_made() -> None:
     prompt = Prompt.of(Text("a"))
     with pytest.raises(ProgramError, match="a choice is empty"):
         ScoreRequest(prompt, ("", "a"))
-    with pytest.raises(ProgramTypeError, match="a choice is a int"):
+    with pytest.raises(ProgramTypeError, match="a choice is of the type int"):
         ScoreRequest(prompt, ("b", 3))  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match="'b' stands twice"):
         ScoreRequest(prompt, ("b", "a", "b"))
