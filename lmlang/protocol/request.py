@@ -147,7 +147,8 @@ class ScoreRequest:
         for choice in self.choices:
             if not isinstance(choice, str):
                 raise ProgramTypeError(
-                    f"a choice is of the type {type(choice).__name__}: choices of a request are texts."
+                    f"a choice is of the type {type(choice).__name__}: choices of a request are "
+                    "texts."
                 )
             if not choice:
                 raise ProgramError("a choice is empty: nothing can be scored; give it some text.")

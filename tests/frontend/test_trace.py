@@ -214,7 +214,7 @@ DEPENDENT = {
     "repeat": (lambda x: x * 2, "it is computed with"),
     "join": (lambda x: "".join([x]), "expected str instance, SymbolicText found"),
     "find": (lambda x: "abc".find(x), "not SymbolicText"),
-    "regex": (lambda x: re.match("a", x), "SymbolicText"),
+    "regex": (lambda x: re.match("a", x), "expected string or bytes-like object"),
     "json": (lambda x: json.dumps({"a": x}), "SymbolicText is not JSON serializable"),
     "path": (lambda x: os.fspath(x), "it is a path"),
     "call": (lambda x: x(), "it is called"),
