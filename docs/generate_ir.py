@@ -88,9 +88,8 @@ HEAD = """\
 <!-- Written by docs/generate_ir.py; edit lmlang/frontend/ir.py or that script instead. -->
 
 A run of a program records nodes, and so does a trace of it, `f.trace()`. `s.program()` is the
-recording of a run. In `lmlang.frontend.printer`, `print_program(program)` gives its text and
-`parse_program(text)` the same program again; `verify(program)` in `lmlang.frontend.verify` returns
-it if it is well formed.
+recording of a run. `lm.print_program(program)` gives its text and `lm.parse_program(text)` the same
+program again; `verify(program)` in `lmlang.frontend.verify` returns it if it is well formed.
 
 {tips}
 One line a node: the states it makes, its word, the state it takes, what it must have, and in

@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from lmlang.frontend.meta import (
         Meta,
     )
+    from lmlang.frontend.parser import parse_program
+    from lmlang.frontend.printer import print_program
     from lmlang.frontend.recorder import (
         ProgramState,
     )
@@ -130,6 +132,8 @@ __all__ = [
     "greedy_token_selection",
     "image",
     "joint",
+    "parse_program",
+    "print_program",
     "register_chat_template",
     "select",
     "separate_reasoning",
@@ -200,6 +204,8 @@ _ROOMS = {
     ),
     "frontend.feed": ("StreamEvent",),
     "frontend.meta": ("Meta",),
+    "frontend.parser": ("parse_program",),
+    "frontend.printer": ("print_program",),
     "frontend.recorder": ("ProgramState",),
     "frontend.rows": ("BatchResult",),
     "frontend.runlog": ("RunLog",),
@@ -212,11 +218,15 @@ _ROOMS = {
 }
 _HOME = {name: (room, name) for room, names in _ROOMS.items() for name in names}
 _HOME["Engine"] = ("runtime.local", "Runtime")
+_LATER = ("classify", "extract", "generate", "grammar")
+"""Words of the language that this version has not."""
 
 
 def __getattr__(name: str) -> Any:
     if name == "testing":
         return importlib.import_module("lmlang.testing")
+    if name in _LATER:
+        raise AttributeError(f"lmlang.{name} is not available in this version of lmlang.")
     if name not in _HOME:
         raise AttributeError(f"module 'lmlang' has no attribute {name!r}")
     room, attribute = _HOME[name]

@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
 from lmlang import limits
-from lmlang.errors import ProgramError, an, quote
+from lmlang.errors import ProgramError, ProgramTypeError, an, quote
 from lmlang.frontend import ir
 from lmlang.frontend.layout import NODES
 from lmlang.protocol import SamplingParams
 
 MAX_ID = 10**15 - 1
 """The largest state."""
+ROLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+"""A chat template puts a role between its control tokens, so it is one plain word."""
 
 _SAMPLING = {field.name for field in fields(SamplingParams)} & {
     field.name for field in fields(ir.Gen)
 }
+
+
+def check_program(program: object) -> None:
+    """Raise a ProgramError if this is no program; its nodes are not looked at."""
+    if not isinstance(program, ir.Program):
+        raise ProgramTypeError(f"{an(type(program).__name__)} is no program of IR.")
+    if not isinstance(program.name, str):
+        raise ProgramTypeError(f"the program's name is {an(type(program.name).__name__)}.")
+    for what, value in (("nodes", program.nodes), ("parameters", program.parameters)):
+        if not isinstance(value, tuple):
+            raise ProgramTypeError(
+                f"the program's {what} are {an(type(value).__name__)}: give a tuple."
+            )
+    for parameter in program.parameters:
+        known = isinstance(parameter, ir.Parameter)
+        if not known or not _is_string(parameter.name) or not _is_string(parameter.annotation):
+            raise ProgramTypeError(
+                f"{quote(repr(parameter))[1:-1]} is no parameter: it has a name and a type, both "
+                "texts."
+            )
 
 
 def check_fields(node: object) -> None:
@@ -113,8 +136,10 @@ def _check_name(node: ir.Ref | ir.Arg | ir.SetVar | ir.Scope | ir.EndScope) -> N
 
 
 def _check_role(node: ir.Role | ir.EndRole) -> None:
-    if not node.role:
-        raise ProgramError("its role is empty.")
+    if not ROLE.fullmatch(node.role):
+        raise ProgramError(
+            f"the role {quote(node.role)} is no plain word of at most 64 letters, digits, _ and -."
+        )
 
 
 def _check_fork(node: ir.Fork) -> None:

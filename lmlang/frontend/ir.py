@@ -22,6 +22,9 @@ from lmlang.frontend.content import content_digest
 VERSION = 1
 """Of the nodes and their meaning; a reader refuses what is newer than itself."""
 
+MAX_SHOWN = 80
+"""Characters of a program's name that its ``repr`` shows."""
+
 UNPLACED = -1
 """The state ids of a node that stands in an expression or as a value, not in a program's line."""
 
@@ -337,7 +340,7 @@ class Stop:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Program:
     """A recording or a trace: nodes in the order in which they were appended.
 
@@ -360,6 +363,11 @@ class Program:
     def digest(self) -> str:
         """SHA-256 of the content, the same everywhere; equal programs have equal ones."""
         return content_digest((self.version, self))
+
+    def __repr__(self) -> str:
+        name = self.name if isinstance(self.name, str) else type(self.name).__name__
+        count = f"{len(self.nodes):,}" if isinstance(self.nodes, tuple) else "no"
+        return f"<ir.Program {name[:MAX_SHOWN]!r}: {count} nodes, shown by print_program>"
 
 
 class Recording:

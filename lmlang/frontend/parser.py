@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lmlang.errors import ProgramError
+from lmlang.errors import ProgramError, ProgramTypeError, an
 from lmlang.frontend import ir
 from lmlang.frontend.layout import (
     ANNOTATION,
@@ -40,6 +40,10 @@ def parse_program(text: str) -> ir.Program:
     Raises:
         ProgramError: The text cannot be read; says line, column and what was expected.
     """
+    if not isinstance(text, str):
+        raise ProgramTypeError(
+            f"parse_program takes the text of a program, and this is {an(type(text).__name__)}."
+        )
     if len(text) > MAX_CHARACTERS:
         raise ProgramError(
             f"the program's text has {len(text):,} characters: at most {MAX_CHARACTERS:,} are read."

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 
 from lmlang.errors import ProgramError, an
 from lmlang.frontend import ir
+from lmlang.frontend.fields import check_fields, check_program
 from lmlang.frontend.layout import ANNOTATION, PARAMETER, options_of, state_text, word_of
 from lmlang.frontend.literals import float_text, integer_text, name_text, quoted
 from lmlang.frontend.parser import parse_program
@@ -33,8 +34,9 @@ def print_program(program: ir.Program) -> str:
     """A program as text, one line a node.
 
     Raises:
-        ProgramError: It holds what cannot be printed, such as an infinite number.
+        ProgramError: It is none, or holds what cannot be printed, such as an infinite number.
     """
+    check_program(program)
     parameters = ", ".join(map(_parameter_text, program.parameters))
     version = "" if program.version == 1 else f" version {program.version}"
     lines = [f"program {name_text(program.name)}({parameters}){version}"]
@@ -43,7 +45,19 @@ def print_program(program: ir.Program) -> str:
 
 
 def print_node(node: ir.Node) -> str:
-    """A node as the line that it is in the text of a program."""
+    """A node as the line that it is in the text of a program.
+
+    Raises:
+        ProgramError: It is no node, or holds what cannot be printed.
+    """
+    try:
+        return _line(node)
+    except (AttributeError, TypeError, ValueError):
+        check_fields(node)  # which says what is wrong with it
+        raise
+
+
+def _line(node: ir.Node) -> str:
     word = word_of(type(node))
     made = ", ".join(map(state_text, ir.made_by(node)))
     parts = [f"{made} =" if made else "", word]

@@ -17,10 +17,14 @@ from typing import Any, NoReturn
 from lmlang import limits
 from lmlang.errors import ProgramError, an, quote
 from lmlang.frontend import ir
-from lmlang.frontend.fields import check_fields
+from lmlang.frontend.fields import check_fields, check_program
 from lmlang.frontend.printer import print_node
 from lmlang.frontend.reasoning import SUFFIX
 
+NEAR = 16
+"""So many lines up a variable is looked for line by line; beyond, where its name is defined."""
+FEW = 16
+"""... if so few lines define it."""
 STEPS_PER_NODE = 64
 """Steps that the search for variables may take for each node, on average ..."""
 FREE_STEPS = 10_000_000
@@ -33,6 +37,7 @@ def verify(program: ir.Program) -> ir.Program:
     Raises:
         ProgramError: It is not; says which line of the printed program is wrong, and why.
     """
+    check_program(program)
     if program.version != ir.VERSION:
         raise ProgramError(
             f"the program has version {program.version!r} of the IR, and this lmlang reads "
@@ -54,7 +59,10 @@ class _Line:
     its items: 0 for a text, None where unknown.
     """
 
-    __slots__ = ("beside", "defined", "newest", "number", "parent", "role", "scopes", "since")
+    __slots__ = (
+        *("beside", "defined", "depth", "jump", "newest", "number"),
+        *("parent", "role", "scopes", "since"),
+    )
 
     def __init__(self, parent: _Line | None, since: int, number: int, role: str | None) -> None:
         self.parent = parent
@@ -65,6 +73,13 @@ class _Line:
         self.scopes: list[str] = []
         self.defined: dict[str, tuple[int, int | None]] = {}
         self.beside: _Siblings | None = None
+        # Lines up have jumps of 1, 3, 7, … lines, so that any of them is reached in few.
+        self.depth = 0
+        self.jump: _Line = self
+        if parent is not None:
+            far = parent.jump
+            even = parent.depth - far.depth == far.depth - far.jump.depth
+            self.depth, self.jump = parent.depth + 1, far.jump if even else parent
 
 
 class _Siblings:
@@ -84,10 +99,16 @@ class _Check:
         self._nodes = program.nodes
         self._lines: dict[int, _Line] = {}
         self._made_at: dict[int, int] = {}
+        self._definers: dict[str, list[_Line]] = {}
         self._at = 0
         self._steps = 0
         self._name = program.name
-        self._parameters = {parameter.name.lstrip("*") for parameter in program.parameters}
+        self._parameters: set[str] = set()
+        for parameter in program.parameters:
+            name = parameter.name.lstrip("*")
+            if name in self._parameters:
+                raise ProgramError(f"{self._name!r}: the parameter {quote(name)} stands twice.")
+            self._parameters.add(name)
         self._returned = False
 
     def run(self) -> None:
@@ -207,14 +228,10 @@ class _Check:
         if of is None:
             self._refuse(f"%{node.of} is made by no line above.")
         before = self._at if node.of is None else self._made_at[node.of] + 1
-        while True:
-            self._step(1)
-            at, items = of.defined.get(node.name, (before, None))
-            if at < before:
-                break
-            if of.parent is None:
-                self._refuse(f"the variable {node.name!r} is defined by no line above.")
-            before, of = min(before, of.since), of.parent
+        owner = self._owner(of, node.name, before)
+        if owner is None:
+            self._refuse(f"the variable {node.name!r} is defined by no line above.")
+        _, items = owner.defined[node.name]
         if node.index and items is not None and node.index[0] >= items:
             self._refuse(
                 f"{node.name!r} has {items:,} items, counted from 0."
@@ -242,10 +259,45 @@ class _Check:
 
     # ---------------------------------------------------------------------------- variables
 
+    def _owner(self, line: _Line | None, name: str, before: int) -> _Line | None:
+        """The line nearest above, or this one, that defined a variable before a node."""
+        walked = 0
+        definers = self._definers.get(name, [])
+        while line is not None:
+            if walked >= NEAR and len(definers) <= FEW:
+                return self._nearest(line, name, before, definers)
+            self._step(1)
+            walked += 1
+            if line.defined.get(name, (before, None))[0] < before:
+                return line
+            before, line = line.since, line.parent
+        return None
+
+    def _nearest(self, line: _Line, name: str, before: int, definers: list[_Line]) -> _Line | None:
+        """As `_owner`, among the few lines that define the name."""
+        nearest: _Line | None = None
+        for found in definers:
+            at = found.defined[name][0]
+            if found.depth > line.depth or (nearest and found.depth <= nearest.depth):
+                continue
+            if found is line:
+                if at < before:
+                    nearest = found
+                continue
+            below = line
+            while below.depth > found.depth + 1:
+                self._step(1)
+                jumped = below.jump
+                below = jumped if jumped.depth > found.depth else below.parent or jumped
+            if below.parent is found and at < below.since:
+                nearest = found
+        return nearest
+
     def _define(self, line: _Line, name: str, items: int | None) -> None:
         known = line.defined.get(name)
         if known is None:
             line.defined[name] = (self._at, items)
+            self._definers.setdefault(name, []).append(line)
         elif known[1] != items:
             line.defined[name] = (known[0], None)
 

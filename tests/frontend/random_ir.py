@@ -26,6 +26,7 @@ parameters = st.lists(
         st.sampled_from(["", "str", "list[int] | None", "dict[str, list[int]]", "a b"]) | anything,
     ),
     max_size=4,
+    unique_by=lambda parameter: parameter.name.lstrip("*"),
 ).map(tuple)
 
 
@@ -154,7 +155,7 @@ def programs(draw, size=20):
             given = draw(st.lists(st.tuples(keys, values), max_size=3))
             nodes.append(ir.Call(state, to, draw(anything), tuple(given)))
         elif kind == "role":
-            line.role = draw(st.sampled_from(["user", "system", "two words"]))
+            line.role = draw(st.sampled_from(["user", "system", "of_2-words"]))
             nodes.append(ir.Role(state, to, line.role))
         elif kind == "end_role":
             nodes.append(ir.EndRole(state, to, line.role))

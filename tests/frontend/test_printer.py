@@ -241,3 +241,33 @@ def test_damaged_texts_are_read_or_refused_and_nothing_else(program, rng: random
     except lm.ProgramError:
         return
     assert parse_program(print_program(parsed)) == parsed
+
+
+@pytest.mark.parametrize("text", [None, 3, b"program p()"])
+def test_what_is_no_text_is_not_read(text):
+    with pytest.raises(lm.ProgramTypeError, match="takes the text of a program, and this is a"):
+        parse_program(text)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (None, "a NoneType is no program of IR"),
+        (ir.Program("p", None), "the program's nodes are a NoneType"),
+        (program(3), "an int is no node"),
+        (program(ir.Text("0", 1, "a")), "state='0' is no value of the type int"),
+        (program(ir.Text(0, 1, None)), "text=None is no value of the type str"),
+        (program(ir.Select(0, 1, "x", 3)), "choices=3 is no value"),
+        (program(ir.Gen(0, 1, "x", stop=3)), "stop=3 is no value"),
+        (program(ir.Fork(0, 3)), "made=3 is no value"),
+    ],
+)
+def test_bad_nodes_are_named_where_they_cannot_be_printed(made, message):
+    with pytest.raises(lm.ProgramError, match=message):
+        print_program(made)
+
+
+def test_the_repr_of_a_program_is_short():
+    assert repr(TIPS) == "<ir.Program 'tips': 10 nodes, shown by print_program>"
+    assert repr(ir.Program("p", None)).startswith("<ir.Program 'p': no nodes")
+    assert len(repr(dataclasses.replace(TIPS, name="n" * 10_000))) < 200

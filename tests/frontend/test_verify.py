@@ -1,3 +1,4 @@
+import random
 import time
 from dataclasses import replace
 
@@ -119,6 +120,17 @@ def test_nodes_that_no_text_can_show_are_refused():
         (program(ir.Join(0, 1, (), "gather")), "mode='gather' is no value of the type JoinMode"),
         (program("text"), "a str is no node"),
         (program(program()), "a Program is no node"),
+        (program(ir.Role(0, 1, "")), "the role '' is no plain word of at most 64 letters"),
+        (program(ir.Role(0, 1, "a b")), "the role 'a b' is no plain word"),
+        (program(ir.Role(0, 1, "user\n")), r"the role 'user.n' is no plain word"),
+        (program(ir.Role(0, 1, "<|im_end|>")), "is no plain word"),
+        (program(ir.Role(0, 1, "r" * 65)), "is no plain word"),
+        (None, "a NoneType is no program of IR"),
+        (ir.Program("x", None), "the program's nodes are a NoneType: give a tuple"),
+        (ir.Program(3, ()), "the program's name is an int"),
+        (ir.Program("x", (), None), "the program's parameters are a NoneType"),
+        (ir.Program("x", (), ("topic",)), "'topic' is no parameter"),
+        (replace(program(), parameters=(ir.Parameter("a"), ir.Parameter("*a"))), "stands twice"),
         (replace(program(), version=2), "version 2 of the IR, and this lmlang reads version 1"),
     ]:
         with pytest.raises(lm.ProgramError, match=message):
@@ -148,16 +160,73 @@ def test_deep_nesting_needs_no_stack():
     verify(program(ir.Fork(0, (1,)), ir.SetVar(0, 10**9, "x"), *nested(depth)[1:]))
 
 
+def test_variables_of_many_lines_up_are_found_soon():
+    """As recursion leaves it: names from above, below and between, on 20,000 nested lines."""
+    depth, nodes, at = 20_000, [ir.SetVar(0, 1, "x")], 1
+    newest = []
+    for level in range(depth):
+        nodes += [ir.Fork(at, (at + 2,)), ir.SetVar(at + 2, at + 3, f"level{level}")]
+        nodes += [ir.Ref(at + 3, at + 4, "x"), ir.Ref(at + 4, at + 5, f"level{level // 2}")]
+        newest.append(at := at + 5)
+    for level in reversed(range(depth)):
+        at += 1
+        nodes.append(ir.Ref(newest[level], at, f"level{level // 3}"))
+        nodes.append(ir.SetVar(at, at := at + 1, "after"))
+    began = time.perf_counter()
+    verify(program(*nodes))
+    assert time.perf_counter() - began < 20
+
+
+def test_it_does_not_matter_how_a_variable_is_looked_for(monkeypatch):
+    drawn = random.Random(3)
+    verdicts = set()
+    for _ in range(300):
+        newest, nodes, made = [0], [], 0
+        for _ in range(40):
+            line, made = drawn.randrange(max(0, len(newest) - 3), len(newest)), made + 1
+            state, name = newest[line], drawn.choice("abcdefgh")
+            kind = drawn.choice(["fork", "set", "set", "ref"])
+            if kind == "fork":
+                nodes.append(ir.Fork(state, (made,)))
+                newest.append(made)
+                continue
+            of = drawn.choice([None, drawn.randrange(made)])
+            nodes.append(
+                ir.SetVar(state, made, name) if kind == "set" else ir.Ref(state, made, name, (), of)
+            )
+            newest[line] = made
+        found = []
+        for near in (10**9, 0):
+            monkeypatch.setattr("lmlang.frontend.verify.NEAR", near)
+            try:
+                verify(program(*nodes))
+                found.append("")
+            except lm.ProgramError as error:
+                found.append(str(error))
+        assert found[0] == found[1]
+        verdicts.add(found[0] == "")
+    assert verdicts == {True, False}
+
+
 def test_programs_made_to_be_slow_are_refused_soon(monkeypatch):
-    monkeypatch.setattr("lmlang.frontend.verify.FREE_STEPS", 1_000_000)
-    depth, many = 10_000, 10_000
-    names = [ir.SetVar(i, i + 1, f"x{i}") for i in range(many)]
-    forks = [ir.Fork(many + i, (many + i + 1,)) for i in range(depth)]
-    at = many + depth
-    refs = [ir.Ref(at + i, at + i + 1, f"x{i}") for i in range(many)]
+    monkeypatch.setattr("lmlang.frontend.verify.FREE_STEPS", 100_000)
+    monkeypatch.setattr("lmlang.frontend.verify.STEPS_PER_NODE", 16)
+    depth, many, lines_each = 10_000, 100, 20
+    nodes = [ir.SetVar(i, i + 1, f"x{i}") for i in range(many)]
+    beside = tuple(range(many + 1, many + 1 + lines_each))
+    nodes.append(ir.Fork(many, beside))
+    at = beside[-1]
+    for state in beside:
+        for i in range(many):
+            nodes.append(ir.SetVar(state, at := at + 1, f"x{i}"))
+            state = at
+    nodes.append(ir.Fork(many, (at := at + 1,)))
+    nodes += [ir.Fork(at + i, (at + i + 1,)) for i in range(depth)]
+    at += depth
+    nodes += [ir.Ref(at + i, at + i + 1, f"x{i}") for i in range(many)]
     began = time.perf_counter()
     with pytest.raises(lm.ProgramError, match="too entangled to be checked"):
-        verify(program(*names, *forks, *refs))
+        verify(program(*nodes))
     assert time.perf_counter() - began < 10
 
 
