@@ -20,6 +20,7 @@ A message names the cause, the value and the mend, in that order.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -136,7 +137,7 @@ def with_context(error: E, **fields: object) -> E:
     if isinstance(error, LMLangError):
         known = error.context or ErrorContext()
         missing = {k: v for k, v in fields.items() if v is not None and getattr(known, k) is None}
-        error.context = replace(known, **missing)  # type: ignore[arg-type]
+        _set(error, context=replace(known, **missing))  # type: ignore[arg-type]
     return error
 
 
@@ -152,10 +153,36 @@ def fresh(error: E) -> E:
         twin = Exception.__new__(type(error))
     except TypeError:  # it is also an OSError or the like, which is made otherwise
         return error
-    twin.args = error.args
     twin.__dict__.update(error.__dict__)
-    twin.__cause__, twin.__suppress_context__ = error.__cause__, error.__suppress_context__
+    _set(twin, args=error.args, __cause__=error.__cause__)
+    _set(twin, __suppress_context__=error.__suppress_context__)  # which a cause sets
     return twin.with_traceback(error.__traceback__)
+
+
+def raisable(error: BaseException) -> BaseException:
+    """The error, or what a generator or a coroutine can raise in its place."""
+    if not isinstance(error, (StopIteration, StopAsyncIteration)):
+        return error
+    name = type(error).__name__
+    told = ProgramError(
+        f"the program raised {name}, which in Python ends whatever iterates over it and cannot "
+        f"pass on as an error: give next(…) a default, or catch {name} where it arises."
+    )
+    told.__cause__ = error
+    return told
+
+
+def note(error: BaseException, text: str) -> None:
+    """Add a note to any exception, where Python has notes (3.11) and the exception takes one."""
+    if hasattr(error, "add_note"):
+        with contextlib.suppress(Exception):  # a frozen one
+            error.add_note(text)
+
+
+def _set(error: BaseException, **attributes: object) -> None:
+    """Set attributes, of an exception that does not let itself be changed too."""
+    for name, value in attributes.items():
+        BaseException.__setattr__(error, name, value)
 
 
 def an(word: str) -> str:

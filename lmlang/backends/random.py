@@ -165,7 +165,10 @@ class RandomBackend:
                     self._thread = None
                     return
                 work, fail = self._work.popleft()
-            _do(work, fail)
+            try:
+                _do(work, fail)
+            except BaseException as error:  # the thread goes on, and only readers can hear of it
+                fail(error)
 
     def _output(self, request: Request) -> Output:
         read = self._read(request.prompt)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Literal, TypeAlias
 
+from lmlang import limits
 from lmlang.backends.characters import END, decoded, output_of, rendered, tell
-from lmlang.errors import BackendError, Cancelled, ProgramError
+from lmlang.errors import BackendError, Cancelled, ProgramError, ProgramTypeError, an, quote
 from lmlang.protocol import (
     BackendInfo,
     ChoiceScore,
@@ -28,6 +29,9 @@ from lmlang.protocol import (
 Answers: TypeAlias = Sequence[str] | Callable[[str], str]
 Scoring: TypeAlias = Mapping[str, float] | Callable[[str, str], float]
 Completes: TypeAlias = Literal["at once", "on a thread", "when released"]
+
+MOST = 1_000_000_000
+"""Calls that a script can count, and tokens in one event."""
 
 
 class _Call:
@@ -84,19 +88,18 @@ class ScriptedBackend:
         vision: bool = False,
         chunk: int | None = None,
     ) -> None:
-        if isinstance(answers, str):
-            raise ProgramError("answers is one string: give a list of answers or a function.")
+        _check(scores, error)
         if completes not in ("at once", "on a thread", "when released"):
             raise ProgramError(
                 f"completes={completes!r} must be 'at once', 'on a thread' or 'when released'."
             )
-        self._answers = answers if callable(answers) or answers is None else deque(answers)
+        self._answers = answers if callable(answers) or answers is None else _listed(answers)
         self._scores = scores
-        self._fail_at = fail_at
+        self._fail_at = None if fail_at is None else limits.integer("fail_at", fail_at, 0, MOST)
         self._error = error
         self._completes = completes
         self._vision = vision
-        self._chunk = chunk
+        self._chunk = None if chunk is None else limits.integer("chunk", chunk, 1, MOST)
         self._changed = threading.Condition()
         self._pending: deque[_Call] = deque()
         self._thread: threading.Thread | None = None
@@ -194,7 +197,11 @@ class ScriptedBackend:
         with self._changed:
             call = self._pending[index]
             del self._pending[index]
-        call.answer()
+        try:
+            call.answer()
+        except BaseException as error:  # of the caller's, who hears of it too
+            call.fail(error)
+            raise
 
     # ------------------------------------------------------------- inside
 
@@ -226,7 +233,11 @@ class ScriptedBackend:
                 if self._closed:
                     return
                 call = self._pending.popleft()
-            call.answer()
+            try:
+                call.answer()
+            except BaseException as error:  # the thread goes on, and only readers can hear of it
+                call.fail(error)
+            del call  # it may hold the last run that anyone has of it
 
     def _cancel(self, generation: Generation) -> None:
         self._forget(generation)
@@ -239,7 +250,13 @@ class ScriptedBackend:
 
     def _answer_to(self, request: Request, prompt: str) -> str:
         if callable(self._answers):
-            return self._answers(prompt)
+            answer = self._answers(prompt)
+            if not isinstance(answer, str):
+                raise ProgramTypeError(
+                    f"the function answers(prompt) returned {an(type(answer).__name__)}: an "
+                    "answer is a string."
+                )
+            return answer
         if self._answers is not None:
             with self._changed:
                 if self._answers:
@@ -274,10 +291,52 @@ class ScriptedBackend:
         if self._scores is None:
             return -1.0 - _hashed(prompt, choice)[0] / 64
         if callable(self._scores):
-            return self._scores(prompt, choice)
+            return _checked_score(choice, self._scores(prompt, choice))
         if choice in self._scores:
-            return self._scores[choice]
+            return _checked_score(choice, self._scores[choice])
         raise BackendError(f"the script has no score for the choice {choice!r}.")
+
+
+def _listed(answers: object) -> deque[str]:
+    """The answers of a list that has nothing else in it."""
+    if isinstance(answers, str):
+        raise ProgramTypeError("answers is one string: give a list of answers or a function.")
+    if isinstance(answers, (bytes, Mapping, Set)) or not isinstance(answers, Iterable):
+        raise ProgramTypeError(
+            f"answers is {an(type(answers).__name__)}: give a list of strings, in the order in "
+            "which they are asked for, or a function of the prompt."
+        )
+    listed: deque[str] = deque()
+    for index, answer in enumerate(answers):
+        if not isinstance(answer, str):
+            raise ProgramTypeError(
+                f"answers[{index}] is {an(type(answer).__name__)}: an answer is a string."
+            )
+        listed.append(answer)
+    return listed
+
+
+def _check(scores: object, error: object) -> None:
+    """Raise ProgramTypeError for what is no script."""
+    if scores is not None and not callable(scores) and not isinstance(scores, Mapping):
+        raise ProgramTypeError(
+            f"scores is {an(type(scores).__name__)}: give a dict of choices and their "
+            "log-probabilities, or a function of the prompt and the choice."
+        )
+    if error is not None and not isinstance(error, BaseException):
+        raise ProgramTypeError(
+            f"error is {an(type(error).__name__)}: give an exception, as in "
+            'error=BackendError("overloaded").'
+        )
+
+
+def _checked_score(choice: str, score: object) -> float:
+    if isinstance(score, bool) or not isinstance(score, (int, float)):
+        raise ProgramTypeError(
+            f"the script's score of the choice {quote(choice)} is {an(type(score).__name__)}: it "
+            "is a log-probability, a number."
+        )
+    return score
 
 
 def _hashed(prompt: str, salt: object) -> bytes:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import contextvars
+import sys
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
-from lmlang.errors import BatchInterrupted, Cancelled, fresh
+from lmlang.errors import BatchInterrupted, Cancelled, fresh, raisable
 from lmlang.frontend import waiting
 from lmlang.frontend.call import Call
 from lmlang.frontend.progress import Progress
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.rows import BatchResult, OnError
+from lmlang.frontend.workers import Workers
 
 E = TypeVar("E", bound=BaseException)
 
@@ -63,22 +65,18 @@ class _Batch:
         self._errors: dict[int, BaseException] = {}
 
     def execute(self, workers: int) -> BatchResult:
-        pool = ThreadPoolExecutor(workers, thread_name_prefix="lmlang-row")
+        pool = Workers(workers)
         try:
-            futures = [
-                pool.submit(contextvars.copy_context().run, self._row, index)
-                for index in range(len(self._calls))
-            ]
-            _wait(futures)
+            _wait([pool.submit(partial(self._row, index)) for index in range(len(self._calls))])
         except KeyboardInterrupt:
             self._stop()
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.close()
             raise _interrupted(self._partial(), len(self._calls)) from None
         except BaseException:
             self._stop()
             raise
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.close()
         for _, error in sorted(self._errors.items()):
             if self._on_error == "raise" or not isinstance(error, Exception):
                 raise _with_partial(error, self._partial())
@@ -130,35 +128,37 @@ def lazily(
 def _lazily(
     calls: Iterator[Call], workers: int, on_error: OnError, progress: Progress
 ) -> Generator[ProgramState]:
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="lmlang-row")
+    pool = Workers(workers)
     window: deque[tuple[int, Call, Future[ProgramState]]] = deque()
     source = _Source(calls)
     index = 0
     try:
         while True:
             while len(window) < WINDOW * workers and (call := source.next()) is not None:
-                future = pool.submit(contextvars.copy_context().run, call.execute)
+                future = pool.submit(call.execute)
                 future.add_done_callback(lambda _: progress.one_ended())
                 window.append((index, call, future))
                 index += 1
             if not window:
                 break
+            waiting.refuse_in_async_body()
             _wait([window[0][2]])
             _, call, future = window.popleft()
             error = future.exception()
             if error is not None and (on_error == "raise" or not isinstance(error, Exception)):
-                raise _with_partial(error, _finished(window))
+                raise _with_partial(raisable(error), _finished(window))
             del future
             yield call.state
         if source.error is not None:
             raise source.error
     except KeyboardInterrupt:
         _cancel(window)
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.close()
         raise _interrupted(_finished(window), len(window)) from None
     finally:
-        _cancel(window)
-        pool.shutdown(wait=True, cancel_futures=True)
+        if not sys.is_finalizing():  # the rows are no more, nor is what they were holding
+            _cancel(window)
+            pool.close()
 
 
 class _Source:
@@ -208,6 +208,6 @@ def _interrupted(partial: BatchResult, begun: int) -> BatchInterrupted:
 
 def _with_partial(error: E, partial: BatchResult) -> E:
     raised = fresh(error)
-    with contextlib.suppress(AttributeError):  # an exception with slots takes no attribute
+    with contextlib.suppress(Exception):  # one with slots, or a frozen one, takes no attribute
         raised.partial = partial  # type: ignore[attr-defined]
     return raised

@@ -12,17 +12,15 @@ import contextlib
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from lmlang.errors import Cancelled, DeadlineExceeded, fresh, with_context
+from lmlang.errors import Cancelled, raisable
 from lmlang.frontend.cursor import Cursor
-from lmlang.frontend.dispatcher import dispatcher
-from lmlang.frontend.expression import hint_at_join
+from lmlang.frontend.ending import Ending, until_ended
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.run import Run
-from lmlang.frontend.source import raised_at
-from lmlang.frontend.waiting import in_async_body, refuse_in_async_body, stretch
+from lmlang.frontend.waiting import refuse_in_async_body, stretch
 
 
 class Call:
@@ -54,7 +52,7 @@ class Call:
 
     def execute(self) -> ProgramState:
         """Run the body on this thread, wait for all it has begun; raises what failed."""
-        with self._ending():
+        with Ending(self.run, self._deadline):
             value = self._body(self.state, *self._args, **self._kwargs)
             if inspect.iscoroutine(value):
                 value = self._drive(value)
@@ -67,8 +65,9 @@ class Call:
         """As `execute`, awaited; cancelling the task cancels the run."""
         if not inspect.iscoroutinefunction(self._body):
             return await self._execute_on_a_thread()
-        with self._ending():
-            value = await in_async_body(self._body(self.state, *self._args, **self._kwargs))
+        with Ending(self.run, self._deadline):
+            body = self._body(self.state, *self._args, **self._kwargs)
+            value = await until_ended(self.run, body)
             self._cursor.returned(value)
             self.run.value = value
             await self.run.finish_async()
@@ -83,36 +82,6 @@ class Call:
         """End the run; whoever waits for it gets `Cancelled`. From any thread."""
         self.run.abort(Cancelled("the run was cancelled."))
 
-    @contextlib.contextmanager
-    def _ending(self) -> Iterator[None]:
-        """Around a run: its deadline, and its end by whatever the body raises."""
-        if self.run.ended is not None:
-            raise fresh(self.run.ended)
-        self.run.start()
-        seconds = self._deadline
-        alarm = None if seconds is None else dispatcher().after(seconds, self._too_late)
-        try:
-            yield
-        except Exception as error:
-            if isinstance(error, TypeError):
-                hint_at_join(error)
-            with_context(error, program=self.run.name, source=raised_at(error))
-            self.run.abort(error)
-            raise
-        except BaseException:  # an interrupt, or the cancelling of a task
-            self.cancel()
-            raise
-        finally:
-            if alarm is not None:
-                alarm.cancel()
-
-    def _too_late(self) -> None:
-        error = DeadlineExceeded(
-            f"the program did not end within deadline={self._deadline:g} s, so it was cancelled: "
-            "give it more seconds, or less to generate."
-        )
-        self.run.abort(with_context(error, program=self.run.name))
-
     def _drive(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run the coroutine of an ``async def`` body on an event loop of its own."""
         try:
@@ -121,13 +90,13 @@ class Call:
             coroutine.close()
             raise
         if not _loop_is_running():
-            return asyncio.run(in_async_body(coroutine))
+            return asyncio.run(until_ended(self.run, coroutine))
         # In Jupyter this thread has a running loop, on which nothing else can be waited for.
         outcome: list[Any] = []
 
         def work() -> None:
             try:
-                outcome.append(asyncio.run(in_async_body(coroutine)))
+                outcome.append(asyncio.run(until_ended(self.run, coroutine)))
             except BaseException as error:
                 outcome.append(_Raised(error))
 
@@ -167,7 +136,7 @@ class Call:
             self.cancel()
             raise
         if error is not None:
-            raise error
+            raise raisable(error)
         return self.state
 
     def _execute_silently(self) -> None:

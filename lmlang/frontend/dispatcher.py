@@ -74,6 +74,7 @@ class Dispatcher:
             except queue.Empty:
                 continue  # an alarm is due
             work()
+            del work  # it may hold the last run that anyone has of it
 
     def _set(self, alarm: Alarm) -> None:
         heapq.heappush(self._alarms, (alarm.due, next(self._count), alarm))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import NoReturn, TypeAlias
 
-from lmlang.errors import ProgramError, ProgramTypeError, an, quote
+from lmlang.errors import ProgramError, ProgramTypeError, an, note, quote
 from lmlang.frontend.ir import UNPLACED, Arg, EndRole, Gen, Image, Ref, Role, Select, Text
 
 Appendable: TypeAlias = Text | Arg | Ref | Role | EndRole | Gen | Select | Image
@@ -90,10 +90,11 @@ def as_expression(value: object) -> Expression:
 
 def hint_at_join(error: TypeError) -> None:
     """Add a note to Python's refusal to join expressions as if they were strings."""
-    if f"{Expression.__name__} found" in str(error) and hasattr(error, "add_note"):
-        error.add_note(
+    if f"{Expression.__name__} found" in str(error):
+        note(
+            error,
             "an expression has no text before it has run, so str.join cannot take it: append the "
-            "parts one by one with s += part, or add them with +."
+            "parts one by one with s += part, or add them with +.",
         )
 
 

@@ -53,6 +53,10 @@ class Feed(Protocol):
         """What is there; raises what failed, once all before it has been taken."""
         ...
 
+    def settled(self) -> bool:
+        """Whether nothing of it is under way, taken or not; the caller holds ``changed``."""
+        ...
+
     def close(self) -> None:
         """Ring no more."""
         ...
@@ -228,6 +232,12 @@ class TextFeed:
         self._sent = text
         return rest
 
+    def settled(self) -> bool:
+        """Whether nothing of it is under way, taken or not; the caller holds ``changed``."""
+        if self._scope is not None:
+            return self._scope.settled
+        return self._state.settled() and (self._run.over or not self._outside)
+
     def close(self) -> None:
         """Ring no more."""
         if self._tail is not None:
@@ -281,6 +291,12 @@ class VariableFeed:
         if error is not None:
             raise fresh(error)
         return []
+
+    def settled(self) -> bool:
+        """Whether nothing of it is under way, taken or not; the caller holds ``changed``."""
+        if isinstance(self._inner, Tail):
+            return self._inner.variable.settled
+        return self._inner is not None and self._inner.settled()
 
     def close(self) -> None:
         """Ring no more."""

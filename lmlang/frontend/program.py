@@ -23,6 +23,7 @@ from lmlang.frontend.rows import (
     OnError,
     Row,
     RowKeys,
+    checked_key,
     checked_rows,
     rows_of,
     threads,
@@ -98,6 +99,9 @@ class Function(Generic[P, R]):
                 max_program_tokens=None (generated ones). A parameter of the program of the same
                 name wins; the run's is then set with `options`.
 
+        At its deadline an ``async def`` body is cancelled; a plain one that is in code of its own,
+        as in `time.sleep`, runs on until it next touches its state.
+
         Returns:
             The final state; ``.ret_value`` is what the function returned. With stream=True at
             once a state that others may read while the program runs on a thread of its own.
@@ -158,7 +162,7 @@ class Function(Generic[P, R]):
                     "are those of the run that the state is of: give them there, or to lm.gen."
                 )
             bound = self._arguments.bind(args, own)
-        state._cursor.begin_call(self.__name__, list(bound.arguments.items()))
+        state._recording.begin_call(self.__name__, list(bound.arguments.items()))
         return self._body(*self._receiver, state, *bound.args, **bound.kwargs)
 
     @overload
@@ -207,8 +211,9 @@ class Function(Generic[P, R]):
                 waited for until it next touches its state or returns.
             Exception: With on_error="raise", the error of a row.
         """
+        waiting.refuse_in_async_body()
         options = self._batch_options(on_error, journal, given)
-        found = rows_of(checked_rows(rows), self._arguments.bind, on_error, key)
+        found = rows_of(checked_rows(rows), self._arguments.bind, on_error, checked_key(key))
         if limits.boolean("generator_style", generator_style):
             workers, progress = threads(num_threads, None), Progress(progress_bar, None)
             backend = defaults.resolve(options.backend)  # here, where `use` holds

@@ -26,7 +26,8 @@ R = TypeVar("R")
 class ProgramState:
     """One growing prompt with its variables; the first parameter of a program.
 
-    Appending is for one thread at a time; everything else is thread-safe.
+    Appending is for one thread at a time; everything else is thread-safe. To a run with
+    stream=True others may append when it has ended.
     """
 
     def __init__(self, cursor: Cursor, outside: bool = False) -> None:
@@ -37,10 +38,22 @@ class ProgramState:
     def _state(self) -> State:
         return self._cursor.state
 
+    @property
+    def _recording(self) -> Cursor:
+        """The cursor, to append with: only the body does that while it runs elsewhere."""
+        if self._reader.outside and not self._cursor.run.over:
+            raise self._cursor.here.tell(
+                ProgramError(
+                    "the program of this state still runs on another thread, which alone may "
+                    "append, set and fork meanwhile: s.sync() waits for its end."
+                )
+            )
+        return self._cursor
+
     # ---------------------------------------------------------------- appending
 
     def __iadd__(self, other: object) -> ProgramState:
-        self._cursor.append(other)
+        self._recording.append(other)
         return self
 
     def __add__(self, other: object) -> NoReturn:
@@ -62,11 +75,11 @@ class ProgramState:
         )
 
     def __setitem__(self, name: str, value: object) -> None:
-        self._cursor.set(name, value)
+        self._recording.set(name, value)
 
     def set_var(self, name: str, value: object) -> None:
         """``s[name] = value``."""
-        self._cursor.set(name, value)
+        self._recording.set(name, value)
 
     @overload
     def system(self) -> Block[ProgramState]: ...
@@ -95,9 +108,9 @@ class ProgramState:
     def _turn(self, role: str, expr: str | Expression | None) -> Block[ProgramState] | None:
         if expr is not None:
             with self._cursor.here:
-                self._cursor.append(turn(role, expr))
+                self._recording.append(turn(role, expr))
             return None
-        cursor = self._cursor
+        cursor = self._recording
         return Block(
             self, lambda: cursor.begin_turn(role), lambda error: cursor.end_turn(role, error)
         )
@@ -108,7 +121,7 @@ class ProgramState:
         It is the text as the backend renders it, the chat template's included. Inside the block
         the name means what it meant before.
         """
-        cursor = self._cursor
+        cursor = self._recording
         return Block(self, lambda: cursor.begin_scope(name), lambda _: cursor.end_scope())
 
     def fork(self, size: int = 1, position_ids_offset: None = None) -> Forks[ProgramState]:
@@ -123,12 +136,12 @@ class ProgramState:
                     "backend here does: leave it out."
                 )
             )
-        cursors = self._cursor.fork(size)
+        cursors = self._recording.fork(size)
         return Forks(self._cursor, [ProgramState(cursor) for cursor in cursors], cursors)
 
     def copy(self) -> Block[ProgramState]:
         """``with s.copy() as c:`` is a child that begins as this state is; its text is dropped."""
-        child = ProgramState(self._cursor.fork(1)[0])
+        child = ProgramState(self._recording.fork(1)[0])
         return Block(child, lambda: None, lambda _: None)
 
     def call(self, program: Callable[..., R], *args: Any, **kwargs: Any) -> R:
@@ -137,7 +150,7 @@ class ProgramState:
         What it generates is dropped with the child; an error of the child that its value does
         not show is raised when this program ends. Of an ``async def`` program: await it.
         """
-        return program(ProgramState(self._cursor.fork(1)[0]), *args, **kwargs)
+        return program(ProgramState(self._recording.fork(1)[0]), *args, **kwargs)
 
     # ---------------------------------------------------------------- reading
 

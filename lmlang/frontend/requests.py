@@ -6,11 +6,12 @@ handle, when done          ──answer─> value, text, Meta, what the prompt g
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
 
-from lmlang.errors import BackendError, Cancelled, fresh, quote
+from lmlang.errors import BackendError, Cancelled, ProgramTypeError, an, fresh, quote
 from lmlang.frontend import draws, ir, reasoning, selection
 from lmlang.frontend import meta as metadata
 from lmlang.frontend.meta import Meta
@@ -64,8 +65,8 @@ def start(run: Run, prompt: Prompt, operation: Operation) -> Handle | Answer:
     if isinstance(node, ir.Gen):
         asked = _requests(run, prompt, operation, node)
         if len(asked) == 1:
-            return run.backend.generate(asked[0])
-        return Samples([run.backend.generate(request) for request in asked])
+            return _generation(run.backend, asked[0])
+        return Samples([_generation(run.backend, request) for request in asked])
     assert isinstance(node, ir.Select)
     if len(node.choices) == 1:
         found = metadata.of_only_choice(
@@ -73,14 +74,32 @@ def start(run: Run, prompt: Prompt, operation: Operation) -> Handle | Answer:
         )
         return _chosen(operation, node, 0, found, Usage())
     method = selection.method_of(node.method, operation.value)
-    return run.backend.score(
-        ScoreRequest(
-            prompt,
-            node.choices,
-            bool(node.ends_turn),
-            Tag(run.id, operation.path),
-            unconditional=selection.needs_unconditional(method),
-        )
+    asking = ScoreRequest(
+        prompt,
+        node.choices,
+        bool(node.ends_turn),
+        Tag(run.id, operation.path),
+        unconditional=selection.needs_unconditional(method),
+    )
+    scoring: object = run.backend.score(asking)
+    if not isinstance(scoring, Future):
+        raise _no_handle(run.backend, "score", "a concurrent.futures.Future", scoring)
+    return scoring
+
+
+def _generation(backend: Backend, request: Request) -> Generation:
+    begun: object = backend.generate(request)
+    if not isinstance(begun, Generation):
+        raise _no_handle(backend, "generate", "an lmlang.protocol.Generation", begun)
+    return begun
+
+
+def _no_handle(backend: Backend, method: str, due: str, found: object) -> ProgramTypeError:
+    """What to raise where a backend begins something and does not say what."""
+    shown = "None" if found is None else an(type(found).__name__)
+    return ProgramTypeError(
+        f"{type(backend).__name__}.{method}() returned {shown}: a backend returns {due}, at once, "
+        "and ends it when the answer is there."
     )
 
 

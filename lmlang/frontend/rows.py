@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 from lmlang import limits
-from lmlang.errors import ProgramError, ProgramTypeError, an, quote
+from lmlang.errors import ProgramError, ProgramTypeError, an, note, quote, raisable
 from lmlang.frontend import draws
 from lmlang.frontend.recorder import ProgramState
 
@@ -68,6 +68,16 @@ def checked_rows(rows: object) -> Iterable[object]:
     return rows
 
 
+def checked_key(key: object) -> Callable[[Any], object] | None:
+    """The same ``key``, if rows can be given to it."""
+    if key is None or callable(key):
+        return key
+    shown = quote(key) if isinstance(key, str) else type(key).__name__
+    raise ProgramTypeError(
+        f'key={shown} must be a function of a row, as in key=lambda row: row["id"].'
+    )
+
+
 class RowKeys:
     """Gives rows their keys, in their order.
 
@@ -82,7 +92,15 @@ class RowKeys:
     def next(self, index: int, row: object, arguments: object) -> bytes:
         """The key of the next row, which has this index."""
         if self._key is not None:
-            return _given_key(index, self._key(row))
+            try:
+                value = self._key(row)
+            except Exception as error:
+                note(error, f"raised by key(row) of row {index}")
+                told = raisable(error)
+                if told is error:
+                    raise
+                raise told from error
+            return _given_key(index, value)
         try:
             body = draws.digest(arguments)
         except draws.NoCanonicalForm:

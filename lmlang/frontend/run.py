@@ -9,21 +9,21 @@ variables share, and wakes whoever waits for them.
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum
 from time import perf_counter, time
 
-from lmlang.errors import BudgetExceeded, fresh
+from lmlang.errors import BudgetExceeded, fresh, raisable
 from lmlang.frontend import ir, waiting
 from lmlang.frontend.meta import Meta
 from lmlang.frontend.options import GenDefaults
 from lmlang.frontend.record import Record
+from lmlang.frontend.ringing import Ringing
 from lmlang.frontend.samples import Samples
 from lmlang.frontend.source import users_part
 from lmlang.protocol import (
@@ -239,16 +239,9 @@ class Run:
         for ring in self._rings:
             ring()
 
-    @contextlib.contextmanager
-    def ringing(self, ring: Callable[[], None]) -> Iterator[None]:
+    def ringing(self, ring: Callable[[], None]) -> Ringing:
         """Have ``ring()`` called at every change; it must neither wait nor raise."""
-        with self.changed:
-            self._rings.append(ring)
-        try:
-            yield
-        finally:
-            with self.changed:
-                self._rings.remove(ring)
+        return Ringing(self.changed, self._rings, ring)
 
     @property
     def over(self) -> bool:
@@ -388,7 +381,8 @@ class Run:
 def stored(error: BaseException) -> BaseException:
     """A copy of a library error to be kept for readers, with the user's lines of its traceback.
 
-    An exception that is not ours is returned as it is.
+    An exception that is not ours is returned as it is, if readers everywhere can raise it.
     """
+    error = raisable(error)
     copied = fresh(error)
     return error if copied is error else copied.with_traceback(users_part(error.__traceback__))

@@ -6,7 +6,8 @@ Leaving a stream before its end cancels what it reads, unless others still read 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Generator, Iterator
+import sys
+from collections.abc import AsyncGenerator, Generator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -48,7 +49,7 @@ class Stream(Generic[T]):
         self._events.close()
         if not self._ended:
             self._ended = True
-            _cancel(self._reader)
+            _leave(self._reader)
 
     def __enter__(self) -> Stream[T]:
         return self
@@ -107,7 +108,7 @@ class AsyncStream(Generic[T]):
     def __del__(self) -> None:
         if not self._ended:
             self._ended = True
-            _cancel(self._reader)
+            _leave(self._reader)
 
 
 def texts(found: Generator[StreamEvent]) -> Generator[str]:
@@ -163,7 +164,7 @@ def _check(reader: Reader, name: str | None) -> None:
 def _events(reader: Reader, name: str | None) -> Generator[StreamEvent]:
     bell, run = waiting.Bell(), reader.run
     feed = feed_of(reader, name, bell.ring)
-    with _reading(reader, feed), run.ringing(bell.ring):
+    with _Reading(reader, feed), run.ringing(bell.ring):
         while not feed.ended:
             found = feed.take()
             yield from found
@@ -175,7 +176,7 @@ def _events(reader: Reader, name: str | None) -> Generator[StreamEvent]:
 async def _events_async(reader: Reader, name: str | None) -> AsyncGenerator[StreamEvent]:
     bell, run = waiting.LoopBell(), reader.run
     feed = feed_of(reader, name, bell.ring)
-    with _reading(reader, feed), run.ringing(bell.ring):
+    with _Reading(reader, feed), run.ringing(bell.ring):
         while not feed.ended:
             found = feed.take()
             for event in found:
@@ -184,27 +185,41 @@ async def _events_async(reader: Reader, name: str | None) -> AsyncGenerator[Stre
                 await bell.wait()
 
 
-@contextlib.contextmanager
-def _reading(reader: Reader, feed: Feed) -> Iterator[None]:
+class _Reading:
     """Around the reading of a stream. The last reader to leave early cancels what it read."""
-    run, state = reader.run, reader.cursor.state
-    with run.changed:
-        state.readers += 1
-    left_early = False
-    try:
-        yield
-    except Exception:
-        raise
-    except BaseException:  # the iterator was closed, its task cancelled, its thread interrupted
-        left_early = True
-        raise
-    finally:
-        feed.close()
+
+    def __init__(self, reader: Reader, feed: Feed) -> None:
+        self._reader = reader
+        self._feed = feed
+
+    def __enter__(self) -> None:
+        with self._reader.run.changed:
+            self._reader.cursor.state.readers += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if sys.is_finalizing():  # a thread that is no more may hold the lock
+            return
+        self._feed.close()
+        run, state = self._reader.run, self._reader.cursor.state
         with run.changed:
             state.readers -= 1
             last = state.readers == 0
-        if left_early and last:
-            _cancel(reader)
+            settled = self._feed.settled()
+        # No Exception: the iterator was closed, its task cancelled, its thread interrupted.
+        left_early = error is not None and not isinstance(error, Exception)
+        if left_early and last and not settled:
+            _cancel(self._reader)
+
+
+def _leave(reader: Reader) -> None:
+    """End a run that has not ended; what was appended to its state since is none of it."""
+    if not sys.is_finalizing() and not reader.run.over:
+        _cancel(reader)
 
 
 def _cancel(reader: Reader) -> None:

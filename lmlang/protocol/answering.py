@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator
+from types import TracebackType
 
 from lmlang.protocol.request import Tag
 
 _thread = threading.local()
 
 
-@contextlib.contextmanager
-def answering(tag: Tag) -> Iterator[None]:
+class Answering:
+    """The block of `answering`: a class, since user's exceptions may let nothing be set on them."""
+
+    __slots__ = ("_run_id",)
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+
+    def __enter__(self) -> None:
+        _runs().append(self._run_id)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _runs().pop()
+
+
+def answering(tag: Tag) -> Answering:
     """Around a user's code that a backend calls for an answer; such blocks nest."""
-    runs = _runs()
-    runs.append(tag.run_id)
-    try:
-        yield
-    finally:
-        runs.pop()
+    return Answering(tag.run_id)
 
 
 def is_answering(run_id: str) -> bool:

@@ -185,3 +185,17 @@ def test_closing_fails_what_is_pending_and_what_comes():
 def test_wrong_arguments_raise(arguments, message):
     with pytest.raises(lm.ProgramError, match=message):
         RandomBackend(**arguments)
+
+
+def test_whatever_is_raised_fails_its_call_and_the_thread_goes_on(monkeypatch):
+    with RandomBackend(completes="on a thread") as backend:
+        output = backend._output
+
+        def ended(request):
+            monkeypatch.setattr(backend, "_output", output)
+            raise SystemExit("why")
+
+        monkeypatch.setattr(backend, "_output", ended)
+        with pytest.raises(SystemExit, match="why"):
+            backend.generate(Request(HI)).result(20)
+        assert backend.generate(Request(HI)).result(20)

@@ -1,3 +1,4 @@
+import asyncio
 import threading
 
 import pytest
@@ -160,6 +161,15 @@ def test_closing_fails_what_is_pending():
     ("arguments", "message"),
     [
         ({"answers": "yes"}, "answers is one string: give a list"),
+        ({"answers": {}}, "answers is a dict: give a list of strings, in the order"),
+        ({"answers": 3}, "answers is an int: give a list of strings"),
+        ({"answers": ["a", 3]}, r"answers\[1\] is an int: an answer is a string"),
+        ({"scores": [1]}, "scores is a list: give a dict"),
+        ({"error": "str", "fail_at": 0}, "error is a str: give an exception"),
+        ({"chunk": 0}, "chunk=0 is out of range"),
+        ({"chunk": -1}, "chunk=-1 is out of range"),
+        ({"chunk": "x"}, "chunk='x' must be an integer"),
+        ({"fail_at": "x"}, "fail_at='x' must be an integer"),
         ({"completes": "soon"}, "completes='soon' must be 'at once'"),
     ],
 )
@@ -208,3 +218,39 @@ def test_a_fixture_makes_a_backend_for_each_test(pytester):
         """
     )
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+def test_functions_of_a_script_that_return_nonsense_are_named():
+    backend = ScriptedBackend(lambda prompt: 3, scores=lambda prompt, choice: None)
+    with pytest.raises(ProgramError, match=r"answers\(prompt\) returned an int: an answer is"):
+        backend.generate(Request(HI)).result(0)
+    with pytest.raises(ProgramError, match="score of the choice 'a' is a NoneType"):
+        backend.score(ScoreRequest(HI, ("a", "b"))).result(0)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, asyncio.CancelledError, KeyboardInterrupt])
+def test_whatever_a_script_raises_fails_its_call_and_the_thread_goes_on(kind):
+    answers = [kind("why"), "there"]
+
+    def answer(prompt):
+        found = answers.pop(0)
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    with ScriptedBackend(answer, completes="on a thread") as backend:
+        with pytest.raises(kind, match="why"):
+            backend.generate(Request(HI)).result(20)
+        assert backend.generate(Request(HI)).result(20).text == "there"
+
+
+def test_whatever_a_script_raises_at_its_release_is_heard_by_both():
+    def answer(prompt):
+        raise SystemExit("why")
+
+    with ScriptedBackend(answer, completes="when released") as backend:
+        call = backend.generate(Request(HI))
+        with pytest.raises(SystemExit):
+            backend.release()
+        with pytest.raises(SystemExit, match="why"):
+            call.result(0)

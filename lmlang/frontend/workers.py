@@ -1,0 +1,83 @@
+"""Threads for the rows of one batch, which keep no process alive.
+
+    submit ──> work ──> thread, thread, …      as many as there is work for, up to ``most``
+
+They are daemons: where the interpreter exits while a batch is open, its rows end with it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Workers:
+    """Does work in order of arrival, each piece in its asker's context. Thread-safe.
+
+    Args:
+        most: Threads.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._changed = threading.Condition()
+        self._work: deque[tuple[Future[None], Callable[[], None]]] = deque()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._closed = False
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Have ``work()`` done; its future ends as it does, or is cancelled by `close`."""
+        future: Future[T] = Future()
+        context = contextvars.copy_context()
+
+        def do() -> None:
+            try:
+                value = context.run(work)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+
+        with self._changed:
+            self._work.append((future, do))  # type: ignore[arg-type]  # only ever cancelled
+            self._changed.notify()
+            if len(self._work) > self._idle and len(self._threads) < self._most:
+                thread = threading.Thread(target=self._loop, name="lmlang-row", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        return future
+
+    def close(self) -> None:
+        """Cancel what has not begun and wait for what has; at the interpreter's exit nothing."""
+        if sys.is_finalizing():  # the threads are no more, whatever they were holding
+            return
+        with self._changed:
+            self._closed = True
+            left, self._work = self._work, deque()
+            self._changed.notify_all()
+        for future, _ in left:
+            future.cancel()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                self._idle += 1
+                self._changed.wait_for(lambda: self._work or self._closed)
+                self._idle -= 1
+                if not self._work:
+                    return
+                future, do = self._work.popleft()
+            if future.set_running_or_notify_cancel():
+                do()
+            del future, do  # they hold the row's run
