@@ -29,6 +29,9 @@ E = TypeVar("E", bound=BaseException)
 WINDOW = 2
 """Rows begun or ended, but not taken, for each thread of a lazy batch."""
 
+PATIENCE = 1.0
+"""Seconds that a lazy batch waits, when it is left, for rows that are in code of their own."""
+
 
 def execute(
     calls: Sequence[Call], workers: int, on_error: OnError, progress: Progress
@@ -114,8 +117,9 @@ def lazily(
 ) -> Generator[ProgramState]:
     """The states of calls in their order, which are taken from ``calls`` as results are taken.
 
-    Closing it cancels the rows that run. Errors, those of ``calls`` too, come when their row's
-    turn is; ``.partial`` is then what had finished behind it.
+    Closing it cancels the rows that run, and waits for none that is in code of its own. Errors,
+    those of ``calls`` too, come when their row's turn is; ``.partial`` is then what had finished
+    behind it.
 
     Raises:
         BatchInterrupted: Ctrl-C while waiting; ``.partial`` is what had finished and was not
@@ -158,7 +162,7 @@ def _lazily(
     finally:
         if not sys.is_finalizing():  # the rows are no more, nor is what they were holding
             _cancel(window)
-            pool.close()
+            pool.close(PATIENCE)
 
 
 class _Source:

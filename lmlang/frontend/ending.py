@@ -9,12 +9,13 @@ the run ends before          an ``async def`` body is cancelled, a plain one run
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Awaitable
 from types import TracebackType
 from typing import TypeVar
 
-from lmlang.errors import Cancelled, DeadlineExceeded, fresh, with_context
+from lmlang.errors import Cancelled, DeadlineExceeded, fresh, raisable, with_context
 from lmlang.frontend.dispatcher import Alarm, dispatcher
 from lmlang.frontend.expression import hint_at_join
 from lmlang.frontend.run import Run
@@ -79,8 +80,13 @@ async def until_ended(run: Run, body: Awaitable[T]) -> T:
     """Await an ``async def`` body; where its run ends before it, cancel it and raise that end."""
     guard = _Guard(run)
     with run.ringing(guard.ring):
+        guard.ring()  # it may have ended by now
         try:
             return await in_async_body(body)
+        except RuntimeError as error:
+            if type(error) is RuntimeError and str(error).startswith("coroutine raised Stop"):
+                raise raisable(error.__cause__ or error) from error.__cause__
+            raise
         except asyncio.CancelledError as cancelled:
             if not guard.cancels_alone() or run.ended is None:
                 raise
@@ -101,9 +107,10 @@ class _Guard:
 
     def ring(self) -> None:
         """The run has changed."""
-        if self._run.ended is not None and not self._rung and not self._loop.is_closed():
+        if self._run.ended is not None and not self._rung:
             self._rung = True
-            self._loop.call_soon_threadsafe(self._loop.call_later, GRACE, self._cancel)
+            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits
+                self._loop.call_soon_threadsafe(self._loop.call_later, GRACE, self._cancel)
 
     def _cancel(self) -> None:
         if not self._closed and self._task is not None:

@@ -66,7 +66,11 @@ def _bring_on(ready: deque[State]) -> None:
 
 def _interruption(error: BaseException) -> BaseException:
     """What readers hear of an interrupt: where nobody called, they alone can hear of it itself."""
-    return error if dispatcher().is_current() else Cancelled("the run was interrupted.")
+    if dispatcher().is_current():
+        return error
+    told = Cancelled(f"the run was interrupted by {type(error).__name__}.")
+    told.__cause__ = error
+    return told
 
 
 def _advance(state: State, ready: deque[State]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextvars
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -51,14 +52,18 @@ class Workers:
             self._changed.notify()
             if len(self._work) > self._idle and len(self._threads) < self._most:
                 thread = threading.Thread(target=self._loop, name="lmlang-row", daemon=True)
-                self._threads.append(thread)
                 thread.start()
+                self._threads.append(thread)
         return future
 
-    def close(self) -> None:
-        """Cancel what has not begun and wait for what has; at the interpreter's exit nothing."""
-        if sys.is_finalizing():  # the threads are no more, whatever they were holding
+    def close(self, patience: float | None = None) -> None:
+        """Cancel what has not begun and wait for what has, so many seconds or to its end.
+
+        At the interpreter's exit it does nothing: the threads are no more, whatever they held.
+        """
+        if sys.is_finalizing():
             return
+        due = None if patience is None else time.monotonic() + patience
         with self._changed:
             self._closed = True
             left, self._work = self._work, deque()
@@ -67,7 +72,7 @@ class Workers:
             future.cancel()
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join()
+                thread.join(None if due is None else max(0.0, due - time.monotonic()))
 
     def _loop(self) -> None:
         while True:

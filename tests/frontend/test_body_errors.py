@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-import time
+import threading
 
 import pytest
 
@@ -101,10 +101,11 @@ def test_a_backends_exception_that_cannot_be_changed_arrives_as_itself(error):
 
 
 @reads
+@programs
 @pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration])
-def test_the_end_of_an_iteration_is_never_taken_for_that_of_the_readers(kind, read):
+def test_the_end_of_an_iteration_is_never_taken_for_that_of_the_readers(kind, program, read):
     with pytest.raises((kind, lm.ProgramError)) as caught:
-        bounded(lambda: read(raising, kind("over")))
+        bounded(lambda: read(program, kind("over")))
     if not isinstance(caught.value, kind):
         assert f"the program raised {kind.__name__}" in str(caught.value)
         assert isinstance(caught.value.__cause__, kind)
@@ -135,6 +136,24 @@ def test_readers_hear_what_ended_a_body_that_streams(kind):
             bounded(read)
         assert isinstance(caught.value.__cause__, kind)
     assert state["x"]
+
+
+@pytest.mark.parametrize("completes", ["at once", "on a thread"])
+def test_readers_hear_what_interrupted_a_backend(completes):
+    def answer(prompt):
+        raise SystemExit("why")
+
+    @lm.function
+    def program(s):
+        s += lm.gen("x")
+        s.sync()
+
+    with ScriptedBackend(answer, completes=completes) as backend:
+        state = program.run(backend=backend, stream=True)
+        with pytest.raises((SystemExit, lm.Cancelled), match=r"why|SystemExit") as caught:
+            bounded(state.sync)
+        found = caught.value
+        assert isinstance(found, SystemExit) or isinstance(found.__cause__, SystemExit)
 
 
 # ---------------------------------------------------------------- an async body and its end
@@ -195,7 +214,7 @@ def test_cancelling_a_task_while_its_program_is_being_ended_cancels_the_task():
 
 
 def test_leaving_the_stream_of_an_async_body_ends_it():
-    ended = []
+    ended = threading.Event()
 
     @lm.function
     async def program(s):
@@ -203,16 +222,29 @@ def test_leaving_the_stream_of_an_async_body_ends_it():
         try:
             await asyncio.sleep(600)
         finally:
-            ended.append(time.monotonic())
+            ended.set()
 
     with program.stream(backend=ScriptedBackend()) as stream:
         assert next(stream).variable == "x"
     with pytest.raises(lm.Cancelled):
         bounded(stream.state.sync)
-    deadline = time.monotonic() + 20
-    while not ended and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert ended
+    assert ended.wait(20)
+
+
+def test_an_async_body_whose_run_ended_before_it_began_is_ended_too():
+    ended = threading.Event()
+
+    @lm.function
+    async def program(s):
+        s.cancel()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.set()
+
+    with pytest.raises(lm.Cancelled):
+        bounded(lambda: program(backend=ScriptedBackend()))
+    assert ended.is_set()
 
 
 def test_an_async_body_hears_of_the_end_at_the_read_that_waits():

@@ -25,7 +25,7 @@ def waiting(s, i=1):
     s += lm.gen("a")
     return s["a"]
 
-many = [(i,) for i in range(1_000)]
+many = [(i,) for i in range(1_000)]  # the first of them ends
 """
 
 PROGRAMS = {
@@ -82,9 +82,19 @@ def test_what_is_open_keeps_no_process_alive(source):
     assert ran(source) == (0, "", "")
 
 
-@pytest.mark.parametrize("source", list(PROGRAMS.values())[:1], ids=list(PROGRAMS)[:1])
+LOOP = """
+for state in slow.run_batch(many, backend=ScriptedBackend(), generator_style=True):
+    1 / 0
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [textwrap.dedent(PROGRAMS["a lazy batch"]) + "1 / 0\n", LOOP],
+    ids=["around it", "in its loop"],
+)
 def test_what_is_open_keeps_no_process_alive_after_an_error(source):
-    code, said, told = ran(textwrap.dedent(source) + "1 / 0\n")
+    code, said, told = ran(source)
     assert (code, said) == (1, "")
     assert told.rstrip().endswith("ZeroDivisionError: division by zero")
     assert told.count("Traceback") == 1
