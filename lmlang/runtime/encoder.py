@@ -44,6 +44,26 @@ class _Chunk:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Open:
+    """Text that is not yet tokenised, in pieces: a list that shares its beginning with others.
+
+    A word may come in any number of pieces; so each is kept once, and not with all before it.
+    """
+
+    before: _Open | None
+    piece: str
+
+
+def _joined(last: _Open | None) -> str:
+    pieces = []
+    while last is not None:
+        pieces.append(last.piece)
+        last = last.before
+    pieces.reverse()
+    return "".join(pieces)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Step:
     """What is known behind one item; a list that shares its beginning with others.
 
@@ -51,14 +71,16 @@ class _Step:
         before: The step behind the item before.
         item: The item.
         chunk: The ids that nothing can change any more.
-        text: The text behind them, not yet tokenised.
-        search_at: Length of ``text`` from which on a stable beginning is looked for again.
+        open: The text behind them, None for none.
+        length: Its characters.
+        search_at: ``length`` from which on a stable beginning is looked for again.
     """
 
     before: _Step | None
     item: Item | None
     chunk: _Chunk | None
-    text: str
+    open: _Open | None
+    length: int
     search_at: int
 
 
@@ -101,7 +123,7 @@ class PromptEncoder:
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
         self._tokenizer = tokenizer
         self._writer = ScriptWriter(tokenizer, template, self._say_once)
-        self._root = _Mark(Script(), 0, _Step(None, None, None, "", RETRY_CHARACTERS))
+        self._root = _Mark(Script(), 0, _Step(None, None, None, None, 0, RETRY_CHARACTERS))
         self._said: set[str] = set()
         self._lock = threading.Lock()
 
@@ -114,7 +136,7 @@ class PromptEncoder:
             ModelError: The template fails.
         """
         step = self._mark(prompt).step
-        parts = [tuple(self._tokenizer.encode(step.text)) if step.text else ()]
+        parts = [tuple(self._tokenizer.encode(_joined(step.open))) if step.open else ()]
         chunk = step.chunk
         while chunk is not None:
             parts.append(chunk.ids)
@@ -240,20 +262,22 @@ class PromptEncoder:
             parts = list(item.ids)
         else:
             parts = [item.text]
-        chunk, text, search_at = step.chunk, step.text, step.search_at
+        chunk, last, length, search_at = step.chunk, step.open, step.length, step.search_at
         final: list[int] = []
         for part in parts:
-            if isinstance(part, str):
-                text += part
-            else:
-                final += self._tokenizer.encode(text) if text else ()
+            if not isinstance(part, str):
+                final += self._tokenizer.encode(_joined(last)) if last else ()
                 final.append(part)
-                text, search_at = "", RETRY_CHARACTERS
-        if len(text) >= search_at:
+                last, length, search_at = None, 0, RETRY_CHARACTERS
+            elif part:
+                last, length = _Open(last, part), length + len(part)
+        if length >= search_at:
+            text = _joined(last)
             stable, characters = self._tokenizer.encode_stable(text)
             final += stable
             text = text[characters:]
-            search_at = 2 * len(text) + RETRY_CHARACTERS
+            last, length = _Open(None, text) if text else None, len(text)
+            search_at = 2 * length + RETRY_CHARACTERS
         if final:
             chunk = _Chunk(chunk, tuple(final))
-        return _Step(step, item, chunk, text, search_at)
+        return _Step(step, item, chunk, last, length, search_at)

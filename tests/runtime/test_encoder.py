@@ -294,3 +294,26 @@ def test_two_encoders_share_no_memory_of_a_prompt():
     first = one.encode(prompt)
     assert other.encode(prompt) == tiny_tokenizer().encode("User:\nhi")
     assert one.encode(prompt) == first
+
+
+@pytest.mark.parametrize("each", [False, True], ids=["encoded at the end", "encoded at each piece"])
+def test_a_word_in_many_pieces_is_kept_about_once(each: bool) -> None:
+    count = 2_000
+    encoder, prompt = PromptEncoder(tiny_tokenizer(), ChatTemplate(None)), Prompt()
+    for number in range(count):
+        prompt = prompt.append(Text("a" if number % 2 else "b"))
+        if each and number % 10 == 0:
+            encoder.encode(prompt)
+    assert encoder.encode(prompt) == encoder._tokenizer.encode("ba" * (count // 2))
+    kept: dict[int, str] = {}
+    stack: list[object] = [node.memo for node in prompt.nodes()]
+    while stack:
+        held = stack.pop()
+        if isinstance(held, str):
+            kept[id(held)] = held
+        elif isinstance(held, tuple):
+            stack += held
+        elif type(held).__name__ in ("_Mark", "_Step", "_Open"):
+            names = [name for name in held.__slots__ if name not in ("before", "script")]  # type: ignore[attr-defined]
+            stack += [getattr(held, name) for name in names]
+    assert sum(map(len, kept.values())) < 20 * count
