@@ -21,7 +21,7 @@ import jinja2
 
 from lmlang.errors import ModelError, ProgramError, quote
 from lmlang.runtime.chat_filters import Refused
-from lmlang.runtime.chat_sandbox import sandbox
+from lmlang.runtime.chat_sandbox import NOT_COMPILED, sandbox
 from lmlang.runtime.chat_templates import MAX_TEMPLATE_CHARACTERS, PLAIN_TEMPLATE
 from lmlang.runtime.chat_trace import Condition, Part, Piece, Rewritten, Trace, parts_of
 
@@ -69,9 +69,10 @@ class ChatTemplate:
         bos_token: Spelling that the template may use; "" where there is none.
         eos_token: Likewise.
         variables: Other names that the template may use, as ``enable_thinking``.
+        given: It is not the model's own, and an error in it not the model's.
 
     Raises:
-        ModelError: The template is no valid Jinja.
+        ModelError: The template is no valid Jinja; if it was given, a ProgramError.
     """
 
     def __init__(
@@ -80,7 +81,9 @@ class ChatTemplate:
         bos_token: str = "",
         eos_token: str = "",
         variables: Mapping[str, object] | None = None,
+        given: bool = False,
     ) -> None:
+        self._given = given
         self.source = PLAIN_TEMPLATE if source is None else source
         self.bos_token = bos_token
         tokens = {"bos_token": bos_token, "eos_token": eos_token}
@@ -96,10 +99,7 @@ class ChatTemplate:
             self._template = jinja2.Template.from_code(
                 environment, code, environment.make_globals(None)
             )
-        except (
-            *(jinja2.TemplateError, RecursionError, SyntaxError, ValueError, MemoryError),
-            *(OverflowError, TypeError),
-        ) as error:
+        except NOT_COMPILED as error:
             said = f"{type(error).__name__}: {quote(str(error))}"
             self._fail(f"is no valid Jinja ({said})", error)
         self._lock = threading.Lock()
@@ -260,8 +260,8 @@ class ChatTemplate:
             texts = sandbox().rendered(self._template, trace, names)
         except Refused as refusal:
             raise ProgramError(
-                f"the model's chat template refuses turns of the roles {_shown(roles)}: it says "
-                f"{quote(str(refusal))}. Use roles, and an order of them, that this model knows."
+                f"{self._whose} refuses turns of the roles {_shown(roles)}: it says "
+                f"{quote(str(refusal))}. Use roles, and an order of them, that it knows."
             ) from None
         except Exception as error:  # a template is a foreign program: it may raise anything
             said = f"{type(error).__name__}: {quote(str(error))}"
@@ -305,9 +305,14 @@ class ChatTemplate:
                 self._kept -= sum(old.size for old in dropped)
 
     def _fail(self, fault: str, cause: BaseException | None = None) -> NoReturn:
-        raise ModelError(
-            f"the model's chat template {fault}: it cannot be used; give another chat_template."
+        kind = ProgramError if self._given else ModelError
+        raise kind(
+            f"{self._whose} {fault}: it cannot be used; give another chat_template."
         ) from cause
+
+    @property
+    def _whose(self) -> str:
+        return "the chat template that was given" if self._given else "the model's chat template"
 
 
 def _placed(piece: Piece, contents: tuple[str, ...]) -> Piece:

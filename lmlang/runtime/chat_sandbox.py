@@ -34,6 +34,11 @@ TEXT_METHODS = frozenset({
     "title", "upper", "zfill",
 })  # fmt: skip
 OTHER_METHODS = frozenset({"copy", "count", "get", "index", "items", "keys", "values"})
+NOT_COMPILED = (
+    *(jinja2.TemplateError, RecursionError, SyntaxError, ValueError, MemoryError),
+    *(OverflowError, TypeError),
+)
+"""What the text of a template can end in when it is compiled."""
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -143,7 +148,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return budget.admit(super().call_binop(context, operator, left, right))
 
     def compiled(self, source: str) -> CodeType:
-        """The template as code that counts its loop passes and values."""
+        """The template as code that counts its loop passes and values.
+
+        Raises:
+            Exception: One of `NOT_COMPILED`: it is no valid Jinja.
+        """
         tree = _Counted().visit(self.parse(source))
         code = self.compile(tree, "chat template", "<chat template>")
         assert isinstance(code, CodeType)

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 from lmlang.errors import ProgramError, ProgramTypeError, quote
+from lmlang.runtime.chat_sandbox import NOT_COMPILED, sandbox
 
 PLAIN_TEMPLATE = (
     "{% for message in messages %}"
@@ -93,17 +94,19 @@ _named: dict[str, str] = {
         prompt="<|assistant|>{{ '\n' }}",
     ),
 }
+_BUILT_IN = frozenset(_named)
 _lock = threading.Lock()
 
 
 def register_chat_template(name: str, source: str) -> None:
-    """Give a Jinja chat template a name; a name that is taken changes its template.
+    """Give a Jinja chat template a name; registered anew, it stands for the new template.
 
     Example:
         >>> register_chat_template("loud", "{% for m in messages %}{{ m.content }}!{% endfor %}")
 
     Raises:
-        ProgramError: The name is empty or reads like Jinja, or the template is too long.
+        ProgramError: The name is empty, reads like Jinja or is built in, or the template is too
+            long or no valid Jinja.
     """
     if not isinstance(name, str) or not isinstance(source, str):
         raise ProgramTypeError(
@@ -115,9 +118,18 @@ def register_chat_template(name: str, source: str) -> None:
             f"{quote(name)} is no name of a chat template: give a short word, and the template "
             "as the second argument."
         )
-    _checked_length(source, f"the chat template {quote(name)}")
+    key, shown = name.strip().lower(), f"the chat template {quote(name)}"
+    if key in _BUILT_IN:
+        raise ProgramError(f"{shown} is built in: register yours under another name.")
+    _checked_length(source, shown)
+    try:
+        sandbox().compiled(source)
+    except NOT_COMPILED as error:
+        raise ProgramError(
+            f"{shown} is no valid Jinja ({type(error).__name__}: {quote(str(error))})."
+        ) from error
     with _lock:
-        _named[name.strip().lower()] = source
+        _named[key] = source
 
 
 def chat_template_names() -> list[str]:
@@ -149,7 +161,7 @@ def resolve_chat_template(
         return _from_file(Path(spec))
     if not isinstance(spec, str):
         raise ProgramTypeError(
-            f"chat_template must be a name, a path or a template in Jinja, not "
+            f'chat_template must be a name (as "chatml"), a path or a template in Jinja, not '
             f"{type(spec).__name__}."
         )
     if _is_jinja(spec):

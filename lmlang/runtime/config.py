@@ -94,9 +94,11 @@ class RuntimeConfig:
         for name in ("model", "chat_template"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, (str, os.PathLike)):
+                takes = "a path" if name == "model" else "a name, a path, a template in Jinja"
+                mend = "the path of a file" if name == "model" else 'a name such as "chatml"'
                 raise ProgramTypeError(
-                    f"{name} must be a path or None, not {type(value).__name__}: give the path "
-                    "of a file, or leave it out."
+                    f"{name} must be {takes} or None, not {type(value).__name__}: give {mend}, "
+                    "or leave it out."
                 )
 
     @classmethod

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lmlang.errors import ProgramError, ProgramTypeError
+from lmlang.errors import ModelError, ProgramError, ProgramTypeError
 from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.chat_templates import (
     PLAIN_TEMPLATE,
@@ -14,6 +14,7 @@ from lmlang.runtime.chat_templates import (
     register_chat_template,
     resolve_chat_template,
 )
+from lmlang.runtime.config import RuntimeConfig
 
 ROLES = ("system", "user", "assistant", "user")
 TEXTS = ("be brief", " a ", "b", "c")
@@ -95,7 +96,7 @@ def test_a_registered_template_is_found_by_its_name():
         ("/", "cannot be read"),
         ("a\0/b", "cannot be read"),
         ("{{ x }}" * 40_000, "280,000 characters: at most 200,000"),
-        (3, "must be a name, a path or a template in Jinja, not int"),
+        (3, 'must be a name .as "chatml".*, a path or a template in Jinja, not int'),
     ],
 )
 def test_what_cannot_be_found_is_said_with_what_is_near(spec, message):
@@ -122,6 +123,39 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
         file.truncate(2**30)
     with pytest.raises(ProgramError, match="1,073,741,824 bytes"):
         resolve_chat_template(tmp_path / "large.jinja")
+
+
+def test_a_template_that_is_no_jinja_is_not_registered():
+    for source in ("{{", "{% for %}", "{{ x | nothing }}"):
+        with pytest.raises(ProgramError, match=r"the chat template 'bad' is no valid Jinja .Te"):
+            register_chat_template("bad", source)
+    assert "bad" not in chat_template_names()
+
+
+def test_built_in_names_stay_what_they_are():
+    for name in ("chatml", " ChatML "):
+        with pytest.raises(ProgramError, match="is built in: register yours under another name"):
+            register_chat_template(name, "{{ 1 }}")
+
+
+def test_errors_say_whose_template_it_is():
+    with pytest.raises(ModelError, match=r"^the model's chat template is no valid Jinja"):
+        ChatTemplate("{{")
+    with pytest.raises(ProgramError, match=r"^the chat template that was given is no valid Jinja"):
+        ChatTemplate("{{", given=True)
+    with pytest.raises(
+        ProgramError, match=r"^the chat template that was given fails for the roles"
+    ):
+        ChatTemplate("{{ messages.content.text }}", given=True).text(("user",), ("a",))
+    with pytest.raises(ProgramError, match=r"^the chat template that was given refuses turns"):
+        ChatTemplate("{{ raise_exception('no') }}", given=True).text(("user",), ("a",))
+
+
+def test_a_runtime_says_what_a_chat_template_can_be():
+    with pytest.raises(ProgramTypeError, match="must be a name, a path, a template in Jinja or No"):
+        RuntimeConfig(chat_template=3)  # type: ignore[arg-type]
+    with pytest.raises(ProgramTypeError, match="model must be a path or None, not int"):
+        RuntimeConfig(model=3)  # type: ignore[arg-type]
 
 
 def test_names_that_are_none_are_refused():

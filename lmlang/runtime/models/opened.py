@@ -36,10 +36,9 @@ class OpenedModel:
         """The same model under another chat template: a name, a path or Jinja.
 
         Raises:
-            ProgramError: There is no such template.
-            ModelError: It is no valid Jinja.
+            ProgramError: There is no such template, or it is no valid Jinja.
         """
-        template = _template(resolve_chat_template(spec), self.tokenizer)
+        template = _template(resolve_chat_template(spec), self.tokenizer, given=True)
         return OpenedModel(self.name, self.model, self.tokenizer, template)
 
 
@@ -73,9 +72,9 @@ def _load(path: Path) -> OpenedModel:
     return OpenedModel(path.name, LlamaModel(loaded.shape, loaded.weights), tokenizer, template)
 
 
-def _template(source: str | None, tokenizer: Tokenizer) -> ChatTemplate:
+def _template(source: str | None, tokenizer: Tokenizer, given: bool = False) -> ChatTemplate:
     bos, eos = (
         "" if token is None else tokenizer.spelling(token)
         for token in (tokenizer.bos_id, tokenizer.eos_id)
     )
-    return ChatTemplate(source, bos, eos)
+    return ChatTemplate(source, bos, eos, given=given)
