@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lmlang.errors import ModelError, ProgramError
+from lmlang.errors import ModelError, ProgramError, ProgramTypeError
 
 TokenLogprob = Sequence[Any]
 """(log-probability or None, token id, text or None)."""
@@ -99,10 +99,42 @@ class BuiltIn:
                 logprob of each may be None.
 
         Raises:
-            ProgramError: The numbers do not fit together, or those without the prompt are needed
-                and missing.
+            ProgramError: There are no choices, the numbers are none or do not fit together, or
+                those without the prompt are needed and missing.
             ModelError: A log-probability is not a number.
         """
+        try:
+            ranking = self._ranked(
+                choices,
+                normalized_prompt_logprobs,
+                input_token_logprobs,
+                unconditional_token_logprobs,
+            )
+        except (TypeError, IndexError, KeyError) as error:
+            if isinstance(error, ProgramError):
+                raise
+            raise ProgramTypeError(
+                f"{self.name} takes a text of each choice, its mean log-probability, and a "
+                f"(log-probability, id, text) of each of its tokens, all numbers given: {error}."
+            ) from error
+        info: dict[str, Any] = {
+            "normalized_prompt_logprobs": normalized_prompt_logprobs,
+            "input_token_logprobs": input_token_logprobs,
+            "output_token_logprobs": output_token_logprobs,
+        }
+        if self.requires_unconditional_logprobs:
+            info["unconditional_token_logprobs"] = unconditional_token_logprobs
+        return ChoicesDecision(choices[ranking.index], info | dict(ranking.more))
+
+    def _ranked(
+        self,
+        choices: Sequence[str],
+        normalized_prompt_logprobs: Sequence[float],
+        input_token_logprobs: Sequence[Sequence[TokenLogprob]],
+        unconditional_token_logprobs: Sequence[Sequence[TokenLogprob]] | None,
+    ) -> Ranking:
+        if not choices:
+            raise ProgramError(f"{self.name}: choices is empty: there is nothing to choose from.")
         counts = {
             "normalized_prompt_logprobs": len(normalized_prompt_logprobs),
             "input_token_logprobs": len(input_token_logprobs),
@@ -115,7 +147,7 @@ class BuiltIn:
                     f"{self.name}: {count:,} {name} for {len(choices):,} choices: give one entry "
                     "for each choice."
                 )
-        ranking = self.rank(
+        return self.rank(
             Evidence(
                 normalized_prompt_logprobs,
                 [[token[0] for token in tokens] for tokens in input_token_logprobs],
@@ -124,14 +156,6 @@ class BuiltIn:
                 else [[token[0] for token in tokens] for tokens in unconditional_token_logprobs],
             )
         )
-        info: dict[str, Any] = {
-            "normalized_prompt_logprobs": normalized_prompt_logprobs,
-            "input_token_logprobs": input_token_logprobs,
-            "output_token_logprobs": output_token_logprobs,
-        }
-        if self.requires_unconditional_logprobs:
-            info["unconditional_token_logprobs"] = unconditional_token_logprobs
-        return ChoicesDecision(choices[ranking.index], info | dict(ranking.more))
 
     def __repr__(self) -> str:
         return self.name

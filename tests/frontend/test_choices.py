@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmlang.errors import ModelError
-from lmlang.frontend.choices import argmax, entropy, joint_logprobs, margin, softmax
+from lmlang.errors import ModelError, ProgramError, ProgramTypeError
+from lmlang.frontend.choices import METHODS, argmax, entropy, joint_logprobs, margin, softmax
 
 logprobs = st.lists(st.floats(-700, 0), min_size=1, max_size=30)
 
@@ -57,3 +57,26 @@ def test_an_impossible_choice_has_no_probability():
 def test_nan_is_an_error_of_the_model():
     with pytest.raises(ModelError, match="NaN as a log-probability"):
         joint_logprobs([(math.nan,)])
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=repr)
+def test_numbers_that_are_none_are_refused_by_name(method):
+    good = {
+        "choices": ["a", "b"],
+        "normalized_prompt_logprobs": [-1.0, -2.0],
+        "input_token_logprobs": [[(-1.0, 1, None)], [(-2.0, 2, None)]],
+        "output_token_logprobs": [[], []],
+        "unconditional_token_logprobs": [[(None, 1, None)], [(-1.0, 2, None)]],
+    }
+    assert method(**good).decision in ("a", "b")
+    for wrong in (
+        {"normalized_prompt_logprobs": None},
+        {"input_token_logprobs": [[-1.0], [-2.0]]},
+        {"input_token_logprobs": [[()], [()]]},
+        {"normalized_prompt_logprobs": [None] * 2, "input_token_logprobs": [[(None, 1, None)]] * 2},
+    ):
+        with pytest.raises(ProgramTypeError, match=f"^{method.name} takes a text of each"):
+            method(**good | wrong)
+    nothing = {name: [] for name in good}
+    with pytest.raises(ProgramError, match=f"^{method.name}: choices is empty"):
+        method(**nothing)
