@@ -35,6 +35,14 @@ def function(body: Any = None, /, **options: Any) -> Any:
 
 
 def _decorate(options: Mapping[str, Any], body: Any) -> Function[..., Any]:
+    if isinstance(body, (staticmethod, classmethod)):
+        kind = type(body).__name__
+        mend = (
+            "write @staticmethod above @lm.function"
+            if isinstance(body, staticmethod)
+            else "leave @classmethod out, so that it is a method, which has its object as self"
+        )
+        raise ProgramTypeError(f"@lm.function stands above a {kind}: {mend}.")
     if not callable(body) or isinstance(body, (type, Function)):
         raise ProgramTypeError(
             f"@lm.function decorates a function, and this is {type(body).__name__}; "

@@ -198,6 +198,7 @@ def select(
         name: The variable; its value is the chosen member itself.
         choices: Strings, Enum members, ints, bools or None in a list or anything else that gives
             them in an order; an Enum class; a Literal; or a dict of label (the value) to text.
+            The text of an Enum member is its value.
         temperature: 0 takes what the method decides for; above 0 the choice is drawn, with its
             score divided by it as log-probability.
         choices_method: `joint`, `token_length_normalized`, `greedy_token_selection`,
@@ -205,8 +206,8 @@ def select(
             ``global_config.default_choices_method``, which is `joint`.
         ends_turn: Score the end of the turn behind each choice too. By default where the
             appended expression itself ends it there, as in ``lm.assistant(lm.select(…))``.
-            Without it a choice that begins all others has nothing left to score, so with `joint`
-            it always wins.
+            Without it the rest of a choice that begins another is empty and scores nothing more,
+            so with `joint` it wins over that one, always.
 
     Raises:
         ProgramError: No choices, an empty one, two that are equal, a method that is none, or a
@@ -254,7 +255,8 @@ def image(source: Any) -> Expression:
         source: The path of its file, the bytes of it, or a PIL image. Read at once.
 
     Raises:
-        ProgramError: It cannot be read, is empty or too large.
+        ProgramError: It cannot be read, is empty, too large or no picture: PNG, JPEG, GIF, WebP
+            or BMP by its first bytes.
     """
     found = read_image(source)
     node = Image(UNPLACED, UNPLACED, found.name, found.digest)

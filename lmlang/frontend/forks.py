@@ -42,11 +42,14 @@ class Forks(Generic[S]):
     @overload
     def __getitem__(self, index: slice) -> list[S]: ...
     def __getitem__(self, index: int | slice) -> S | list[S]:
-        return self._children[index]
+        try:
+            return self._children[index]
+        except IndexError:
+            raise IndexError(f"fork {index} of {len(self):,}, counted from 0") from None
 
     def __setitem__(self, index: int, value: object) -> None:
         # Python ends ``forks[0] += x`` by putting the child where it was.
-        if value is not self._children[index]:
+        if value is not self[index]:
             raise self._parent.here.tell(
                 ProgramError(
                     f"forks[{index}] = … would replace a state: append with forks[{index}] += …, "

@@ -22,9 +22,6 @@ from lmlang.frontend.content import content_digest
 VERSION = 1
 """Of the nodes and their meaning; a reader refuses what is newer than itself."""
 
-MAX_SHOWN = 80
-"""Characters of a program's name that its ``repr`` shows."""
-
 UNPLACED = -1
 """The state ids of a node that stands in an expression or as a value, not in a program's line."""
 
@@ -365,9 +362,8 @@ class Program:
         return content_digest((self.version, self))
 
     def __repr__(self) -> str:
-        name = self.name if isinstance(self.name, str) else type(self.name).__name__
-        count = f"{len(self.nodes):,}" if isinstance(self.nodes, tuple) else "no"
-        return f"<ir.Program {name[:MAX_SHOWN]!r}: {count} nodes, shown by print_program>"
+        name, count = str(self.name)[:80], len(self.nodes or ())
+        return f"<ir.Program {name!r}: {count:,} nodes, shown by print_program>"
 
 
 class Recording:

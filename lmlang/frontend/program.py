@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections import OrderedDict
@@ -58,6 +59,7 @@ class Function(Generic[P, R]):
         self._body = body
         self._options = dict(options)
         self._receiver = receiver
+        self._class: type | None = None
         self._arguments = Arguments(self.__name__, body, len(receiver), bound or {})
         self._parameters = parameters_of(self._arguments.signature)
 
@@ -84,6 +86,8 @@ class Function(Generic[P, R]):
 
         On a state the sampling keywords of the state's own run hold.
         """
+        if self._has_object(args):
+            return self.__get__(args[0])(*args[1:], **kwargs)
         if args and isinstance(args[0], ProgramState):
             return self._inline(args[0], args[1:], kwargs)
         return self.run(*args, **kwargs)
@@ -141,6 +145,8 @@ class Function(Generic[P, R]):
 
     def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, bool]:
         """A call that can be executed, and whether stream=True was asked for."""
+        if self._has_object(args):
+            return self.__get__(args[0])._prepared(args[1:], kwargs)
         if args and isinstance(args[0], ProgramState):
             raise ProgramError(
                 f"a run begins with a state of its own: on a state write {self.__name__}(s, …)."
@@ -154,6 +160,8 @@ class Function(Generic[P, R]):
         return self._call(bound, backend, options, seed, key), options.stream
 
     def _inline(self, state: ProgramState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._has_object(args):
+            return self.__get__(args[0])._inline(state, args[1:], kwargs)
         own, given = self._arguments.split(kwargs)
         with state._cursor.here:
             if given:
@@ -338,8 +346,14 @@ class Function(Generic[P, R]):
     ) -> Function[Q, R]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Function[Any, R]:
         if instance is None:
-            return self
+            taken = copy.copy(self)
+            taken._class = owner
+            return taken
         return Function(self._body, self._options, (instance,), self._arguments.bound)
+
+    def _has_object(self, args: tuple[Any, ...]) -> bool:
+        """Whether this is a method as its class has it, called with the object first."""
+        return self._class is not None and bool(args) and isinstance(args[0], self._class)
 
     def __repr__(self) -> str:
         return f"<program {self.__name__}{inspect.signature(self._body)}>"

@@ -46,6 +46,10 @@ def checked_type(model_type: object) -> str:
     """A known model type, in lower case."""
     if isinstance(model_type, str) and model_type.lower() in MARKERS:
         return model_type.lower()
+    if model_type is None:
+        raise ProgramError(
+            f"separate_reasoning: give model_type=…, one of {', '.join(map(repr, MARKERS))}."
+        )
     raise ProgramError(
         f"separate_reasoning: model_type={quote(repr(model_type))[1:-1]} is unknown: give one of "
         f"{', '.join(map(repr, MARKERS))}."

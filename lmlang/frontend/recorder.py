@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Any, Literal, NoReturn, SupportsIndex, TypeVar, overload
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    SupportsIndex,
+    TypeVar,
+    overload,
+)
 
-from lmlang.errors import Cancelled, CaptureError, ProgramError, ProgramTypeError, fresh, quote
+from lmlang.errors import Cancelled, CaptureError, ProgramError, ProgramTypeError, an, fresh, quote
 from lmlang.frontend import ir
 from lmlang.frontend.blocks import Block
 from lmlang.frontend.cursor import Cursor
@@ -20,7 +29,10 @@ from lmlang.frontend.snapshot import run_log
 from lmlang.frontend.stream import events, events_async, texts, texts_async, texts_with_info
 from lmlang.protocol import Usage
 
+P = ParamSpec("P")
 R = TypeVar("R")
+MAX_SHOWN = 200
+"""Characters of its variables' names that the ``repr`` of a state shows."""
 
 
 class ProgramState:
@@ -144,12 +156,25 @@ class ProgramState:
         child = ProgramState(self._recording.fork(1)[0])
         return Block(child, lambda: None, lambda _: None)
 
-    def call(self, program: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    def call(
+        self,
+        program: Callable[Concatenate[ProgramState, P], R],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
         """Run a program or a plain function of a state on a child, and return its value.
 
         What it generates is dropped with the child; an error of the child that its value does
         not show is raised when this program ends. Of an ``async def`` program: await it.
         """
+        if not callable(program):
+            raise self._cursor.here.tell(
+                ProgramTypeError(
+                    f"call: {an(type(program).__name__)} is no program: give one, or a function of "
+                    "a state, and its arguments behind it."
+                )
+            )
         return program(ProgramState(self._recording.fork(1)[0]), *args, **kwargs)
 
     # ---------------------------------------------------------------- reading
@@ -184,7 +209,10 @@ class ProgramState:
         return name in self._cursor.variables
 
     def text_of(self, name: str) -> str:
-        """The raw text of a variable; waits for it. ``str()`` of a value that was set."""
+        """The raw text of a variable; waits for it.
+
+        Of a generation with n above 1 it is the first sample's; ``str()`` of a value that was set.
+        """
         variable = self._reader.variable(name)
         return str(variable.value) if variable.text is None else variable.text
 
@@ -285,4 +313,6 @@ class ProgramState:
 
     def __repr__(self) -> str:
         names = ", ".join(list(self._cursor.variables))
+        if len(names) > MAX_SHOWN:
+            names = f"{names[: MAX_SHOWN - 1]}…"
         return f"<ProgramState of {self._cursor.run.name}: {names or 'no variables'}>"

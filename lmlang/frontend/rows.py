@@ -39,7 +39,10 @@ class BatchResult(Sequence[ProgramState]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[ProgramState]: ...
     def __getitem__(self, index: int | slice) -> ProgramState | Sequence[ProgramState]:
-        return self._states[index]
+        try:
+            return self._states[index]
+        except IndexError:
+            raise IndexError(f"row {index} of a batch of {len(self):,}, counted from 0") from None
 
     def __repr__(self) -> str:
         return f"<BatchResult of {len(self)} rows>"

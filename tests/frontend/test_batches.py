@@ -31,6 +31,8 @@ def test_rows_are_dicts_or_tuples_and_keep_their_order():
     assert [state.ret_value for state in states] == list("abcd")
     assert (len(states), states[-1].ret_value, states.indices) == (4, "d", (0, 1, 2, 3))
     assert repr(states) == "<BatchResult of 4 rows>"
+    with pytest.raises(IndexError, match="row 4 of a batch of 4, counted from 0"):
+        states[4]
 
 
 def test_no_rows_are_no_states():

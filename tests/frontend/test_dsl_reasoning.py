@@ -93,7 +93,7 @@ def test_a_failure_reaches_the_reasoning_too():
     ("arguments", "message"),
     [
         ((lm.gen("x"), "gpt"), "model_type='gpt' is unknown: give one of 'deepseek-r1', "),
-        ((lm.gen("x"),), "model_type=None is unknown"),
+        ((lm.gen("x"),), "give model_type=…, one of 'deepseek-r1', "),
         ((None, "qwen3"), "nothing in it generates"),
         (("text", "qwen3"), "nothing in it generates"),
         ((lm.gen(), "qwen3"), "a generation has no name"),

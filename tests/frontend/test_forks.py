@@ -36,8 +36,9 @@ def test_forks_are_a_sequence():
         assert len(forks) == len(list(forks)) == 5
         assert forks[-1] is list(forks)[4]
         assert forks[1:3] == list(forks)[1:3]
-        with pytest.raises(IndexError):
-            forks[5]
+        for index in (5, -6):
+            with pytest.raises(IndexError, match=f"fork {index} of 5, counted from 0"):
+                forks[index]
 
     run(body)
 

@@ -269,5 +269,5 @@ def test_bad_nodes_are_named_where_they_cannot_be_printed(made, message):
 
 def test_the_repr_of_a_program_is_short():
     assert repr(TIPS) == "<ir.Program 'tips': 10 nodes, shown by print_program>"
-    assert repr(ir.Program("p", None)).startswith("<ir.Program 'p': no nodes")
+    assert repr(ir.Program("p", None)).startswith("<ir.Program 'p': 0 nodes")
     assert len(repr(dataclasses.replace(TIPS, name="n" * 10_000))) < 200

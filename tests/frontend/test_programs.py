@@ -131,6 +131,34 @@ def test_methods_class_attributes_and_static_methods_work():
     assert [s.text() for s in Bot().say.run_batch([("a",)], backend=backend)] == ["glad a"]
 
 
+def test_methods_can_be_called_through_their_class():
+    class Bot:
+        mood = "glad"
+
+        @lm.function
+        def say(self, s, text):
+            s += f"{self.mood} {text}"
+            return text
+
+        plain = lm.function(lambda s, text: s.__iadd__(text))
+
+    @lm.function
+    def inline(s):
+        return Bot.say(bot, s, "ho"), s.call(Bot.say, bot, "hu")
+
+    class Other(Bot):
+        mood = "sad"
+
+    bot, backend = Bot(), ScriptedBackend()
+    assert Bot.say(bot, "hi", backend=backend).text() == "glad hi"
+    assert Bot.say(Other(), text="hi", backend=backend).text() == "sad hi"
+    assert Bot.say.run(bot, "hi", backend=backend).ret_value == "hi"
+    assert "".join(e.text for e in Bot.say.stream(bot, "hi", backend=backend)) == "glad hi"
+    state = inline(backend=backend)
+    assert (state.ret_value, state.text()) == (("ho", "hu"), "glad ho")
+    assert Bot.plain("x", backend=backend).text() == "x"
+
+
 def test_the_first_parameter_may_have_any_name():
     assert lm.function(lambda anything: anything.user("x"))(backend=ScriptedBackend()).text()
     assert lm.function(lambda *all_of_them: len(all_of_them))(1, 2, backend=ScriptedBackend())
@@ -190,6 +218,8 @@ async def asynchronous_generator(s):
     [
         (lambda: lm.function(3), "decorates a function, and this is int"),
         (lambda: lm.function(lm.function(lambda s: 1)), "decorates a function, and this is Func"),
+        (lambda: lm.function(staticmethod(len)), "a staticmethod: write @staticmethod above @lm"),
+        (lambda: lm.function(classmethod(len)), "a classmethod: leave @classmethod out"),
         (lambda: lm.function(lambda: 1), r"needs a first parameter for its state: def <lambda>\(s"),
         (lambda: lm.function(asynchronous_generator), r"asynchronous_generator\(\) is a gener"),
         (lambda: lm.function(generator), r"generator\(\) is a generator"),
@@ -298,6 +328,15 @@ def test_call_runs_a_program_on_a_child_and_returns_its_value():
     state = lm.function(outer)(backend=ScriptedBackend(lambda prompt: prompt.lower()))
     assert state.ret_value == ("pq", "P", False)
     assert state.text() == "P"
+
+
+def test_what_is_no_program_is_not_called():
+    @lm.function
+    def program(s):
+        s.call(3)
+
+    with pytest.raises(lm.ProgramTypeError, match="call: an int is no program: give one"):
+        program(backend=ScriptedBackend())
 
 
 def test_an_error_of_a_called_child_is_raised_by_the_program():

@@ -341,6 +341,14 @@ def test_repr_names_the_variables_and_waits_for_nothing():
         assert run(body, backend).ret_value == "<ProgramState of body: x>"
 
 
+def test_repr_is_short_whatever_variables_are_called():
+    def body(s):
+        s["n" * 100_000] = 1
+        return repr(s)
+
+    assert len(run(body, ScriptedBackend()).ret_value) < 300
+
+
 def test_a_read_on_the_dispatcher_thread_raises_instead_of_waiting_for_itself():
     class Reading(ScriptedBackend):
         def generate(self, request):

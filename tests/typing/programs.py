@@ -65,11 +65,19 @@ def calls() -> None:
     rate("tea", scales=3)  # type: ignore[call-overload]
 
 
+def plain(s: lm.ProgramState, count: int, more: str = "") -> bytes:
+    return f"{s.text()}{count}{more}".encode()
+
+
 def inline(s: lm.ProgramState) -> None:
     assert_type(rate(s, "tea"), float)
     assert_type(rate(s, topic="tea", scale=2), float)
     assert_type(configured(s, "tea"), list[str])
     assert_type(s.call(rate, "tea"), float)
+    assert_type(s.call(plain, 3, more="x"), bytes)
+    s.call(rate, 3)  # type: ignore[arg-type]
+    s.call(plain, "x")  # type: ignore[arg-type]
+    s.call(3)  # type: ignore[arg-type]
     rate(s)  # type: ignore[call-overload]
 
 
