@@ -45,6 +45,8 @@ def read_image(source: object) -> Image:
         raise ProgramError(f"image({quote(source)}) is an address: give the path of the file.")
     elif isinstance(source, (str, os.PathLike)):
         name = os.fsdecode(source)
+        if not name:
+            raise ProgramError("image('') is empty: give the path of a picture's file.")
         data = _read(Path(name))
     elif isinstance(source, (bytes, bytearray, memoryview)):
         name, data = "bytes", bytes(source)

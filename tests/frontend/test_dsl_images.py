@@ -71,6 +71,7 @@ def test_a_backend_without_vision_raises_by_name(backend):
     [
         ("nowhere.png", r"image\('nowhere.png'\) cannot be read: No such file or directory"),
         (b"", r"image\('bytes'\) is empty"),
+        ("", r"image\(''\) is empty: give the path"),
         (b"x" * (MAX_BYTES + 1), r"has 67,108,865 bytes: at most 67,108,864"),
         (3, "takes a path, bytes or a PIL image, not int"),
         ("https://example.com/a.png", "nothing is fetched from the network"),
