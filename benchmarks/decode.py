@@ -21,6 +21,7 @@ from reviews import reviews
 
 import lmlang as lm
 from lmlang.protocol import Prompt, Request, SamplingParams, Tokens
+from lmlang.runtime.models.fetch import find_embedded_model
 from lmlang.runtime.models.loader import load_gguf
 
 Ids = list[list[int]]
@@ -80,7 +81,7 @@ def main() -> None:
     options = report.options(__doc__)
     runtime = lm.Runtime()
     model = runtime.info().model
-    loaded = load_gguf(model)
+    loaded = load_gguf(find_embedded_model())
     peers = [Peer(loaded, torch.float32), Peer(loaded, torch.bfloat16)]
     batches, prefill, context, count = (1, 2), 48, 16, 8
     if not options.small:

@@ -27,6 +27,7 @@ from peers import Peer, common_tokens
 from reviews import Question, examples, questions, reviews
 
 import lmlang as lm
+from lmlang.runtime.models.fetch import find_embedded_model
 from lmlang.runtime.models.loader import load_gguf
 
 Ids = list[list[int]]
@@ -239,7 +240,7 @@ def main() -> None:
     options = report.options(__doc__)
     runtime = lm.Runtime()
     model = runtime.info().model
-    loaded = load_gguf(model)
+    loaded = load_gguf(find_embedded_model())
     peers = [Peer(loaded, torch.float32), Peer(loaded, torch.bfloat16)]
     facts = report.setup(model)
     report.print_setup(facts, options.repeat)
