@@ -20,7 +20,8 @@ class Meta:
         id: Of the request: the run's, and the operation's place in it.
         prompt_tokens: Tokens of the prompt.
         cached_tokens: Those of them that were not computed anew.
-        generated_tokens: Sampled tokens, dropped ones at the end included.
+        generated_tokens: Tokens of the output, dropped ones at the end included.
+        forced_tokens: Those of them that a constraint left no choice about; none without one.
         scored_tokens: Tokens of choices that were scored.
         seed: The seed of its draws.
         finish: "stop", "eos" or "length"; None for a select.
@@ -47,6 +48,7 @@ class Meta:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    forced_tokens: int = 0
     scored_tokens: int = 0
     seed: int | None = None
     finish: FinishReason | None = None
@@ -65,6 +67,11 @@ class Meta:
     method: str | None = None
     method_info: Mapping[str, Any] | None = field(default=None, repr=False)
     report: Report = field(default=SILENT, repr=False)
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens of the output that were drawn: generated less forced ones."""
+        return self.generated_tokens - self.forced_tokens
 
 
 def of_output(output: Output, seed: int, request_id: str, report: Report) -> Meta:

@@ -165,6 +165,10 @@ def test_the_metadata_of_samples_is_the_firsts_with_that_of_each():
     state = run(lm.gen("x", n=2), backend=ScriptedBackend(["a", "bcd"]))
     meta = state.meta("x")
     assert [sample.generated_tokens for sample in meta.samples] == [2, 4]
+    assert [(sample.sampled_tokens, sample.forced_tokens) for sample in meta.samples] == [
+        (2, 0),
+        (4, 0),
+    ]
     assert meta.tokens == meta.samples[0].tokens
     assert len({meta.id for meta in meta.samples}) == 2
     assert state.usage().generated_tokens == 6
