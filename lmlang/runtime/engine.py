@@ -21,6 +21,8 @@ from lmlang.runtime.loop import EngineLoop
 from lmlang.runtime.sequence import Sequence
 
 T = TypeVar("T")
+IDLE_SECONDS = 1.0
+"""Without work for so long, the engine is idle and checks itself."""
 log = logging.getLogger("lmlang")
 
 
@@ -100,8 +102,7 @@ class Engine:
         try:
             while True:
                 if not self._loop.has_work():
-                    self._loop.cache.check()
-                    self._inbox.get()()
+                    self._next()()
                 while not self._inbox.empty():
                     self._inbox.get()()
                 if self._loop.has_work():
@@ -120,6 +121,15 @@ class Engine:
         while not self._inbox.empty():
             self._drain_one()
         self._loop.fail_all(error)
+
+    def _next(self) -> Callable[[], object]:
+        """Wait for the next message; where none comes for a while, prove the cache's invariants."""
+        try:
+            return self._inbox.get(timeout=IDLE_SECONDS)
+        except queue.Empty:
+            # Not at every pause between two requests: it takes a walk over the whole pool.
+            self._loop.cache.check()
+            return self._inbox.get()
 
     def _drain_one(self) -> None:
         """Let a message that came before the end take effect, so that it can be failed."""

@@ -64,10 +64,10 @@ class Runtime:
             Llama-like model.
         kv_tokens: Slots of the KV pool, one a token; None takes ``memory_fraction`` of the free
             memory, at most 4 GiB.
-        memory_fraction: Above 0 and at most 1.
+        memory_fraction: Above 0 and at most 1; None is 0.8.
         max_batch_tokens: Tokens that one step computes at most; prompts are prefilled in chunks
-            of at most this.
-        max_running: Sequences that hold slots at a time; all others wait.
+            of at most this. None is 512.
+        max_running: Sequences that hold slots at a time; all others wait. None is 128.
         chat_template: A name ("chatml", …), a path, or a template in Jinja, over the model's own.
         **others: SGLang's spelling of these (model_path, max_total_tokens, …).
 

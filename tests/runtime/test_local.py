@@ -32,6 +32,7 @@ from lmlang.protocol import (
     Tokens,
     Turn,
 )
+from lmlang.runtime import engine
 from lmlang.runtime.local import Runtime
 from tests.runtime.test_engine import MODEL, TEMPLATE, TOKENIZER, StepCounter, expected, request
 from tests.tiny import write_tiny_gguf
@@ -319,6 +320,17 @@ def test_flush_forgets_prefixes_and_stats_reset(rt: Runtime) -> None:
     )
     rt.reset_stats()
     assert rt.stats().steps == rt.stats().prompt_tokens == 0
+
+
+def test_an_idle_engine_checks_itself_and_a_broken_pool_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "IDLE_SECONDS", 0.01)
+    rt = Runtime.over(MODEL, TOKENIZER, TEMPLATE, kv_tokens=50)
+    rt._engine.call(lambda loop: loop.cache.allocator.take(1))  # a slot is lost
+    rt._engine._thread.join(60)
+    with pytest.raises(BackendError, match="engine died: AssertionError: a slot is lost or twice"):
+        rt.generate(request("hello", max_tokens=2)).result(timeout=60)
 
 
 def engine_threads() -> int:
