@@ -116,6 +116,7 @@ def test_leaving_a_variable_that_is_there_cancels_nothing_outside():
         assert first_of(state.text_iter("a")) == "one"
         backend.end("two", index=1)
         assert bounded(lambda: state["b"]) == "two"
+        bounded(state.sync)  # the body's thread ends a little after its last generation
         assert first_of(state.text_iter()) == "one"
         assert state.error() is None
 
