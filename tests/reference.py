@@ -21,6 +21,7 @@ from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.models.loader import LoadedModel, load_gguf
 from lmlang.runtime.shape import ModelShape
 from lmlang.runtime.tokenizer import Tokenizer
+from tests.tiny import rope_theta
 
 PARTS = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -60,7 +61,7 @@ def reference_llama(tensor: Callable[[str], torch.Tensor], shape: ModelShape) ->
         head_dim=shape.head_dim,
         max_position_embeddings=shape.max_positions,
         rms_norm_eps=shape.norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
+        rope_parameters={"rope_type": "default", "rope_theta": rope_theta(shape)},
         tie_word_embeddings=shape.tied_head,
         attn_implementation="eager",
     )

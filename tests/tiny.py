@@ -125,6 +125,13 @@ def write_tiny_gguf(
     return path
 
 
+def rope_theta(shape: ModelShape) -> float:
+    """The base of a model whose layers are all alike."""
+    (kind,) = shape.kinds
+    assert kind.rope is not None
+    return kind.rope.theta
+
+
 def tiny_metadata(shape: ModelShape) -> dict[str, Any]:
     """The metadata of a tiny file, without the architecture, which GGUFWriter adds."""
     tokens, kinds = tiny_vocabulary()
@@ -138,7 +145,7 @@ def tiny_metadata(shape: ModelShape) -> dict[str, Any]:
         "llama.attention.key_length": shape.head_dim,
         "llama.attention.value_length": shape.head_dim,
         "llama.attention.layer_norm_rms_epsilon": shape.norm_eps,
-        "llama.rope.freq_base": shape.rope_theta,
+        "llama.rope.freq_base": rope_theta(shape),
         "llama.rope.dimension_count": shape.head_dim,
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",

@@ -3,9 +3,10 @@
 Shapes: T, n queries · L keys · R rows · H query heads · Hkv key/value heads (H = G * Hkv, query
 head h reads kv head h // G) · D head size · S slots of the pool.
 
-An attention state is (out, lse): out = softmax(q·kᵀ·scale)·v over some keys, and
-lse = log Σ exp(q·kᵀ·scale) over the same keys. The state over two disjoint sets of keys follows
-from the two states alone (`merge_states`), so a prefix shared by many rows is attended once.
+An attention state is (out, lse): out = softmax(score)·v over some keys, and lse = log Σ exp(score)
+over the same keys, with score = q·kᵀ·scale, or softcap·tanh(q·kᵀ·scale / softcap) where there is a
+softcap. The state over two disjoint sets of keys follows from the two states alone
+(`merge_states`), so a prefix shared by many rows is attended once.
 
 Source: Dao et al., "FlashAttention" (2022) for the online softmax; Ye et al., "Cascade Inference:
 Memory Bandwidth Efficient Shared Prefix Batch Decoding" (2024) for merging states.
@@ -37,9 +38,15 @@ def store_kv(k_pool: Tensor, v_pool: Tensor, slots: Slots, k: Tensor, v: Tensor)
 
 
 def attend_span(
-    q: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Slots, scale: float
+    q: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    slots: Slots,
+    scale: float,
+    softcap: float = 0.0,
+    hidden: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """All queries over the same L slots, every one of which they may see.
+    """All queries over the same L slots.
 
     Args:
         q: [n, H, D].
@@ -47,6 +54,9 @@ def attend_span(
         v_pool: [S, Hkv, D].
         slots: L > 0 slots.
         scale: Factor on q·kᵀ.
+        softcap: 0 for none.
+        hidden: float32 [n, L], 0 where a query sees the slot and -inf where not (each query sees
+            at least one); None where all are seen.
 
     Returns:
         out [n, H, D] in q's dtype, lse [n, H] float32.
@@ -58,13 +68,16 @@ def attend_span(
     folded = folded.reshape(1, kv_heads, -1, size)
     k = k_pool[slots].to(q.dtype).permute(1, 0, 2)[None]
     v = v_pool[slots].to(q.dtype).permute(1, 0, 2)[None]
-    out, lse = _dense(folded, k, v, scale)
+    mask = None if hidden is None else hidden.repeat(heads // kv_heads, 1)[None, None]
+    out, lse = _dense(folded, k, v, scale, softcap, mask=mask)
     out = out.view(kv_heads, heads // kv_heads, n, size).permute(2, 0, 1, 3)
     lse = lse.view(kv_heads, heads // kv_heads, n).permute(2, 0, 1)
     return out.reshape(n, heads, size), lse.reshape(n, heads)
 
 
-def attend_causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def attend_causal(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """Chunks over themselves: query i of a row sees its keys 0..i.
 
     So what stands behind the end of a shorter row changes none of its queries.
@@ -74,6 +87,7 @@ def attend_causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor
         k: [R, n, Hkv, D].
         v: [R, n, Hkv, D].
         scale: Factor on q·kᵀ.
+        softcap: 0 for none.
 
     Returns:
         out [R, n, H, D] in q's dtype, lse [R, n, H] float32.
@@ -81,12 +95,18 @@ def attend_causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor
     groups = q.shape[2] // k.shape[2]
     k = k.repeat_interleave(groups, dim=2).transpose(1, 2)
     v = v.repeat_interleave(groups, dim=2).transpose(1, 2)
-    out, lse = _dense(q.transpose(1, 2), k, v, scale, causal=True)
+    out, lse = _dense(q.transpose(1, 2), k, v, scale, softcap, causal=True)
     return out.transpose(1, 2), lse.transpose(1, 2)
 
 
 def attend_decode(
-    q: Tensor, k_pool: Tensor, v_pool: Tensor, table: Tensor, hidden: Tensor | None, scale: float
+    q: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    table: Tensor,
+    hidden: Tensor | None,
+    scale: float,
+    softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """One query a row, each over its own slots.
 
@@ -98,6 +118,7 @@ def attend_decode(
         hidden: float [R, L], 0 where a row sees the slot and -inf where not (each row sees at
             least one); None where all are seen.
         scale: Factor on q·kᵀ.
+        softcap: 0 for none.
 
     Returns:
         out [R, H, D] in q's dtype, lse [R, H] float32.
@@ -109,7 +130,7 @@ def attend_decode(
     v = v_pool.index_select(0, table.view(-1)).to(q.dtype).view(gathered).permute(0, 2, 1, 3)
     folded = q.view(rows, kv_heads, heads // kv_heads, size)
     mask = None if hidden is None else hidden[:, None, None, :]
-    out, lse = _dense(folded, k, v, scale, mask=mask)
+    out, lse = _dense(folded, k, v, scale, softcap, mask=mask)
     return out.reshape(rows, heads, size), lse.reshape(rows, heads)
 
 
@@ -136,18 +157,19 @@ def _dense(
     k: Tensor,
     v: Tensor,
     scale: float,
+    softcap: float = 0.0,
     *,
     causal: bool = False,
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention state over dense keys: q [B, h, n, D], k and v [B, h, L, D], mask [B, 1, 1, L]."""
-    if q.device.type == "cpu" and not use_reference():
+    """Attention state over dense keys: q [B, h, n, D], k and v [B, h, L, D], mask [B, 1, ., L]."""
+    if q.device.type == "cpu" and not softcap and not use_reference():
         # torch's own fused CPU kernel: same result without the [n, L] scores in memory.
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, causal, attn_mask=mask, scale=scale
         )
         return out, lse
-    return dense_reference(q, k, v, scale, causal=causal, mask=mask)
+    return dense_reference(q, k, v, scale, softcap, causal=causal, mask=mask)
 
 
 def dense_reference(
@@ -155,6 +177,7 @@ def dense_reference(
     k: Tensor,
     v: Tensor,
     scale: float,
+    softcap: float = 0.0,
     *,
     causal: bool = False,
     mask: Tensor | None = None,
@@ -166,6 +189,7 @@ def dense_reference(
         k: [B, h, L, D]; so is v.
         v: [B, h, L, D].
         scale: Factor on q·kᵀ.
+        softcap: 0 for none.
         causal: Query i sees keys 0..i only.
         mask: Added to the scores; broadcasts to [B, h, n, L].
 
@@ -173,6 +197,8 @@ def dense_reference(
         out [B, h, n, D] in q's dtype, lse [B, h, n] float32.
     """
     scores = torch.matmul(q.float(), k.float().transpose(-1, -2)) * scale
+    if softcap:
+        scores = torch.tanh(scores / softcap) * softcap
     if mask is not None:
         scores = scores + mask
     if causal:

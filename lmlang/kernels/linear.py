@@ -21,28 +21,30 @@ def pack_weight(weight: Tensor) -> Tensor:
     """A weight in the layout that `linear` is fastest with; the same numbers.
 
     Args:
-        weight: [O, I]; on a CPU and in float32 it comes back as oneDNN lays it out, else as is.
+        weight: [O, I]; on a CPU it comes back as oneDNN lays it out, where that serves its dtype,
+            else as is.
     """
-    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not _packs():
+    if weight.device.type != "cpu" or not _packs(weight.dtype):
         return weight
     return _packed(weight.contiguous())
 
 
-def linear(x: Tensor, weight: Tensor) -> Tensor:
-    """The product x · weightᵀ.
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The product x · weightᵀ, and the bias added.
 
     Args:
         x: [R, I]; R may be 0.
-        weight: [O, I], packed or plain.
+        weight: [O, I], packed or plain; of x's dtype.
+        bias: [O] or None; of x's dtype.
 
     Returns:
         [R, O].
     """
     if weight.is_mkldnn and len(x):
-        return _product(x, weight)
+        return _product(x, weight, bias)
     if weight.is_mkldnn:
         return x.new_empty(0, weight.shape[0])
-    return F.linear(x, weight)
+    return F.linear(x, weight, bias)
 
 
 def _packed(weight: Tensor) -> Tensor:
@@ -50,19 +52,24 @@ def _packed(weight: Tensor) -> Tensor:
     return packed
 
 
-def _product(x: Tensor, packed: Tensor) -> Tensor:
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+def _product(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
     return product
 
 
 @cache
-def _packs() -> bool:
-    """Whether this build of torch has oneDNN's packed products and they are right."""
-    if use_reference() or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+def _packs(dtype: torch.dtype) -> bool:
+    """Whether this build of torch on this CPU has oneDNN's packed products and they are right."""
+    if use_reference() or dtype not in (torch.float32, torch.bfloat16):
+        return False
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     x, weight = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(4, 3)
+    x, weight, bias = x.to(dtype), weight.to(dtype), torch.arange(4.0).to(dtype)
     try:
-        product = _product(x, _packed(weight))
+        if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return False  # the CPU would compute them in float32, after a conversion each time
+        product = _product(x, _packed(weight), bias)
     except (AttributeError, RuntimeError):  # another build of torch: the plain product it is
         return False
-    return bool(torch.allclose(product, F.linear(x, weight)))
+    return bool(torch.allclose(product, F.linear(x, weight, bias)))

@@ -9,19 +9,19 @@ from torch import Tensor
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Scale each row to a mean square of one, then by ``weight``.
 
-    Statistics are taken in float32 whatever the dtype of ``x``.
+    All of it happens in float32, whatever the dtypes of ``x`` and ``weight``.
 
     Args:
-        x: ``[T, hidden]``, read only.
-        weight: ``[hidden]``.
+        x: ``[..., hidden]``, read only.
+        weight: ``[hidden]``, or any shape that broadcasts to that of ``x``.
         eps: Added to the mean square.
 
     Returns:
-        ``[T, hidden]`` in the dtype of ``x``, new.
+        ``[..., hidden]`` in the dtype of ``x``, new.
     """
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(eps))
-    return (wide * scale).to(x.dtype).mul_(weight)
+    return (wide * scale).mul_(weight).to(x.dtype)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -2,9 +2,14 @@
 
 Half-split layout, as in the published Llama weights; the interleaved layout of GGUF files is
 undone when they are loaded.
+
+Sources: Su et al., "RoFormer" (2021); Peng et al., "YaRN" (2023); the Llama 3.1 model card for
+its scaling.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -14,6 +19,62 @@ def rope_frequencies(head_dim: int, theta: float) -> Tensor:
     """Angle per position of each pair: ``theta ** (-2i / head_dim)``, float32 ``[head_dim/2]``."""
     exponent = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     return 1.0 / (theta**exponent)
+
+
+def llama3_frequencies(
+    frequencies: Tensor, factor: float, low: float, high: float, original: int
+) -> Tensor:
+    """Frequencies for a longer context: slow pairs divided by ``factor``, fast ones kept.
+
+    Args:
+        frequencies: ``[head_dim/2]`` float32.
+        factor: What slow pairs are divided by.
+        low: Turns over the original context up to which a pair is slow.
+        high: Turns from which a pair is fast; in between the two are mixed.
+        original: Positions of the original context.
+    """
+    wavelength = 2 * math.pi / frequencies
+    kept = (original / wavelength - low) / (high - low)
+    mixed = (1 - kept) * frequencies / factor + kept * frequencies
+    mixed = torch.where(wavelength > original / low, frequencies / factor, mixed)
+    return torch.where(wavelength < original / high, frequencies, mixed)
+
+
+def yarn_frequencies(
+    head_dim: int,
+    theta: float,
+    factor: float,
+    low: float,
+    high: float,
+    original: int,
+    *,
+    truncate: bool = True,
+) -> Tensor:
+    """YaRN's frequencies: slow pairs divided by ``factor``, fast ones kept, a ramp between.
+
+    Args:
+        head_dim: Numbers in a head.
+        theta: Base of the frequencies; above 1.
+        factor: What slow pairs are divided by.
+        low: Turns over the original context at which the ramp ends (beta_slow).
+        high: Turns at which it begins (beta_fast).
+        original: Positions of the original context.
+        truncate: Whether the ramp is widened to whole pairs.
+    """
+
+    def pair(turns: float) -> float:
+        return head_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    first, last = pair(high), pair(low)
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, head_dim - 1)
+    if first == last:
+        last += 0.001
+    steps = torch.arange(head_dim // 2, dtype=torch.float32)
+    kept = 1 - ((steps - first) / (last - first)).clamp(0, 1)
+    powers = theta ** (torch.arange(0, head_dim, 2).float() / head_dim)
+    return 1.0 / (factor * powers) * (1 - kept) + 1.0 / powers * kept
 
 
 def rope_angles(positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:

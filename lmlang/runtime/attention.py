@@ -9,11 +9,19 @@ once for all their queries (a span); what is left of each row is its tail:
                                              · tail: gathered, all decode rows in one call
     prefill chunks attend themselves causally, from the fresh k and v; short ones together.
 
-The parts' states (out, lse) are merged. Sources: kernels/attention.py.
+The parts' states (out, lse) are merged. In a layer with a window w, the query at position p sees
+the positions p-w+1 .. p. A decode row's context is then shorter and all the rest is as above; the
+queries of a chunk that reaches beyond the window see different slots, so it becomes bands:
+
+    band    ·███████░░░░       its first queries see █ from the left end on; a mask hides from
+               ······███████   each what is outside its own window
+
+Sources: kernels/attention.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -30,6 +38,8 @@ MIN_RUN = 512
 """A contiguous run of one row at least this long is read in place rather than gathered."""
 MAX_PADDED_CHUNK = 128
 """Chunks up to this long are padded to their longest and attended in one call."""
+BAND = 128
+"""Queries of one band."""
 
 Index = Tensor | slice
 
@@ -63,20 +73,45 @@ class Tails:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionPlan:
-    """Every query is in exactly one chunk or tail, and in any number of spans.
+class Band:
+    """Queries of one row, each with its own window: hidden float32 [n, L] is 0 inside, else -inf.
+
+    The slots cover all that they see, their own positions included.
+    """
+
+    queries: slice
+    slots: Index
+    hidden: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Every query is in exactly one chunk, tail or band, and in any number of spans.
 
     Args:
-        stores: The slot of each token of the batch.
         chunks: Prefill chunks.
         tails: Decode rows.
+        bands: Prefill chunks that reach beyond the window.
         spans: All the rest, merged in.
     """
 
-    stores: Tensor
     chunks: tuple[Chunks, ...]
     tails: tuple[Tails, ...]
+    bands: tuple[Band, ...]
     spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """How one batch attends.
+
+    Args:
+        stores: The slot of each token of the batch.
+        parts: Who attends to what, for each window of the model's layers (0: no window).
+    """
+
+    stores: Tensor
+    parts: Mapping[int, Parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +130,44 @@ class RowSlots:
 
     @property
     def context(self) -> IntArray:
-        """Slots that all its queries see."""
+        """Slots of all positions before its queries."""
         return self.table[: len(self.table) - self.count]
 
+    def first_seen(self, window: int) -> int:
+        """The first position that its first query sees."""
+        return max(0, len(self.table) - self.count + 1 - window) if window else 0
 
-def plan_attention(rows: Seq[RowSlots], device: torch.device) -> AttentionPlan:
-    """The plan for these rows; a row of one token is treated as decode."""
+    def is_banded(self, window: int) -> bool:
+        """Whether its queries see different parts of what lies before them."""
+        return bool(window) and self.count > 1 and len(self.table) > window
+
+
+def plan_attention(
+    rows: Seq[RowSlots], device: torch.device, windows: Seq[int] = (0,)
+) -> AttentionPlan:
+    """The plan for these rows in layers of these windows; a row of one token counts as decode."""
+    stores = np.concatenate([row.table[len(row.table) - row.count :] for row in rows])
+    longest = max(len(row.table) for row in rows)
+    made: dict[int, Parts] = {}
+    for window in windows:
+        reach = window if window < longest else 0  # a window that hides nothing is none
+        made[window] = made[reach] if reach in made else _plan(rows, device, reach)
+        made[reach] = made[window]
+    return AttentionPlan(torch.from_numpy(stores).to(device), made)
+
+
+def _plan(rows: Seq[RowSlots], device: torch.device, window: int) -> Parts:
     spans: list[Span] = []
     rest: dict[int, list[IntArray]] = {i: [] for i in range(len(rows))}
-    _share(rows, spans, rest, device)
+    _share(rows, spans, rest, device, window)
     chunks: list[RowSlots] = []
+    bands: list[Band] = []
     tails: list[tuple[int, IntArray]] = []
     for i, row in enumerate(rows):
         queries = slice(row.start, row.start + row.count)
+        if row.is_banded(window):
+            bands.extend(_bands(row, device, window))
+            continue
         left = np.concatenate(rest[i]) if rest[i] else row.table[:0]
         if row.count > 1:
             chunks.append(row)
@@ -118,17 +178,20 @@ def plan_attention(rows: Seq[RowSlots], device: torch.device) -> AttentionPlan:
         spans.extend(Span(queries, _index(run, device)) for run in runs if len(run) >= MIN_RUN)
         short = [run for run in runs if len(run) < MIN_RUN]
         tails.append((row.start, np.concatenate([*short, row.table[-1:]])))
-    stores = np.concatenate([row.table[len(row.table) - row.count :] for row in rows])
-    return AttentionPlan(
-        torch.from_numpy(stores).to(device),
-        _chunks(chunks, device),
-        _tails(tails, device),
-        tuple(spans),
-    )
+    return Parts(_chunks(chunks, device), _tails(tails, device), tuple(bands), tuple(spans))
 
 
 def run_attention(
-    plan: AttentionPlan, q: Tensor, k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor
+    plan: AttentionPlan,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    *,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
 ) -> Tensor:
     """One layer: store the new keys and values, then attend by the plan.
 
@@ -139,27 +202,34 @@ def run_attention(
         v: [T, Hkv, D].
         k_pool: [S, Hkv, D], this layer's; written in place; so is v_pool.
         v_pool: [S, Hkv, D].
+        scale: Factor on q·kᵀ.
+        window: This layer's, one of those that the plan was made for.
+        softcap: Of the scores; 0 for none.
 
     Returns:
         [T, H, D].
     """
-    scale = q.shape[-1] ** -0.5
+    parts = plan.parts[window]
     kernels.store_kv(k_pool, v_pool, plan.stores, k, v)
     out = torch.empty_like(q)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
-    for chunk in plan.chunks:
+    for chunk in parts.chunks:
         at = chunk.queries
-        part = kernels.attend_causal(q[at], k[at], v[at], scale)
+        part = kernels.attend_causal(q[at], k[at], v[at], scale, softcap)
         mine = at.view(-1) if chunk.real is None else at.view(-1)[chunk.real]
         for whole, own in zip((out, lse), part, strict=True):
             flat = own.flatten(0, 1)
             whole[mine] = flat if chunk.real is None else flat[chunk.real]
-    for tail in plan.tails:
+    for tail in parts.tails:
         out[tail.queries], lse[tail.queries] = kernels.attend_decode(
-            q[tail.queries], k_pool, v_pool, tail.table, tail.hidden, scale
+            q[tail.queries], k_pool, v_pool, tail.table, tail.hidden, scale, softcap
         )
-    for span in plan.spans:
-        part = kernels.attend_span(q[span.queries], k_pool, v_pool, span.slots, scale)
+    for band in parts.bands:
+        out[band.queries], lse[band.queries] = kernels.attend_span(
+            q[band.queries], k_pool, v_pool, band.slots, scale, softcap, band.hidden
+        )
+    for span in parts.spans:
+        part = kernels.attend_span(q[span.queries], k_pool, v_pool, span.slots, scale, softcap)
         out[span.queries], lse[span.queries] = kernels.merge_states(
             out[span.queries], lse[span.queries], *part
         )
@@ -171,9 +241,14 @@ def _share(
     spans: list[Span],
     rest: dict[int, list[IntArray]],
     device: torch.device,
+    window: int,
 ) -> None:
-    """Walk the trie of the rows' contexts; shared stretches go to spans, others to ``rest``."""
-    stack = [(list(range(len(rows))), 0)]
+    """Walk the trie of the rows' contexts; shared stretches go to spans, others to ``rest``.
+
+    Of a stretch, rows share what all that see any of it see; what some see more is their own.
+    """
+    seen = {i: row.first_seen(window) for i, row in enumerate(rows) if not row.is_banded(window)}
+    stack = [(list(seen), 0)]
     while stack:
         members, depth = stack.pop()
         branches: dict[int, list[int]] = {}
@@ -184,17 +259,39 @@ def _share(
         for branch in branches.values():
             first = rows[branch[0]].context
             if len(branch) == 1:
-                rest[branch[0]].append(first[depth:])
+                rest[branch[0]].append(first[max(depth, seen[branch[0]]) :])
                 continue
             end = depth + min(common_prefix(first[depth:], rows[i].context[depth:]) for i in branch)
-            shared = first[depth:end]
-            if end - depth >= MIN_SHARED:
-                queries = _queries([rows[i] for i in branch], device)
-                spans.append(Span(queries, _index(shared, device)))
+            sharing = [i for i in branch if seen[i] < end]
+            begin = max([depth, *(seen[i] for i in sharing)])
+            if end - begin >= MIN_SHARED and len(sharing) > 1:
+                queries = _queries([rows[i] for i in sharing], device)
+                spans.append(Span(queries, _index(first[begin:end], device)))
             else:
-                for i in branch:
-                    rest[i].append(shared)
+                begin = end
+            for i in sharing:
+                rest[i].append(first[max(depth, seen[i]) : begin])
             stack.append((branch, end))
+
+
+def _bands(row: RowSlots, device: torch.device, window: int) -> list[Band]:
+    made: list[Band] = []
+    before = len(row.table) - row.count
+    for first in range(0, row.count, BAND):
+        last = min(first + BAND, row.count)
+        begin = max(0, before + first + 1 - window)
+        positions = np.arange(before + first, before + last)[:, None]
+        keys = np.arange(begin, before + last)[None, :]
+        seen = (keys <= positions) & (keys > positions - window)
+        hidden = np.where(seen, np.float32(0), np.float32(-np.inf))
+        made.append(
+            Band(
+                slice(row.start + first, row.start + last),
+                _index(row.table[begin : before + last], device),
+                torch.from_numpy(hidden).to(device),
+            )
+        )
+    return made
 
 
 def _index(slots: IntArray, device: torch.device) -> Index:

@@ -46,8 +46,8 @@ class Batch:
     logit_rows: tuple[LogitRows, ...]
 
 
-def build_batch(plan: Plan, device: torch.device) -> Batch:
-    """The tensors of a plan that is not empty."""
+def build_batch(plan: Plan, device: torch.device, windows: tuple[int, ...] = (0,)) -> Batch:
+    """The tensors of a plan that is not empty, for layers of these windows."""
     ids, positions, slots, logits_at = [], [], [], []
     logit_rows: list[LogitRows] = []
     start = rows_so_far = 0
@@ -72,7 +72,7 @@ def build_batch(plan: Plan, device: torch.device) -> Batch:
     return Batch(
         tensor(ids),
         tensor(positions),
-        plan_attention(slots, device),
+        plan_attention(slots, device, windows),
         tensor(logits_at),
         tuple(logit_rows),
     )

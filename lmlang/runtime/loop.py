@@ -69,7 +69,7 @@ class EngineLoop:
             self._count_admitted(sequence)
         deliveries: list[Delivery] = []
         try:
-            batch = build_batch(plan, self.runner.pool.k.device)
+            batch = build_batch(plan, self.runner.pool.k.device, self.runner.windows)
             started = time.perf_counter()
             logits = self.runner.run(batch)
             self.counters.forward_seconds += time.perf_counter() - started

@@ -17,13 +17,18 @@ class ModelRunner:
     def __init__(self, model: CausalLM, pool: KVPool) -> None:
         self.model = model
         self.pool = pool
+        self.windows = model.shape.windows
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> Tensor:
         """Store the batch's K and V and return logits float32 [K, V] for ``batch.logits_at``."""
+        shape = self.model.shape
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return run_attention(batch.attention, q, k, v, self.pool.k[layer], self.pool.v[layer])
+            return run_attention(
+                batch.attention, q, k, v, self.pool.k[layer], self.pool.v[layer],
+                scale=shape.score_scale, window=shape.kind(layer).window, softcap=shape.softcap,
+            )  # fmt: skip
 
         hidden = self.model.hidden(batch.input_ids, batch.positions, attend)
         return self.model.logits(hidden[batch.logits_at])

@@ -10,16 +10,20 @@ from hypothesis import strategies as st
 
 from lmlang.kernels import attention
 from lmlang.runtime import attention as planning
-from lmlang.runtime.attention import RowSlots, plan_attention, run_attention
+from lmlang.runtime.attention import AttentionPlan, RowSlots, plan_attention, run_attention
 
 SLOTS, KV_HEADS, SIZE = 400, 2, 8
 
 
-def definition(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def definition(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softcap: float = 0.0
+) -> tuple[torch.Tensor, ...]:
     """One query [H, D] over keys [L, Hkv, D]: out [H, D] and lse [H]."""
     groups = q.shape[0] // k.shape[1]
     k, v = (x.double().repeat_interleave(groups, dim=1) for x in (k, v))
     scores = torch.einsum("hd,lhd->hl", q.double(), k) * q.shape[-1] ** -0.5
+    if softcap:
+        scores = softcap * (scores / softcap).tanh()
     return torch.einsum("hl,lhd->hd", scores.softmax(-1), v), scores.logsumexp(-1)
 
 
@@ -133,36 +137,67 @@ def row_trees(draw: st.DrawFn) -> list[RowSlots]:
     return rows
 
 
-@settings(max_examples=80)
-@given(row_trees(), st.integers(0, 9), st.sampled_from([1, 20, 32, 512]))
+@settings(max_examples=150)
+@given(
+    row_trees(), st.integers(0, 9), st.sampled_from([1, 20, 32, 512]),
+    st.lists(st.sampled_from([0, 1, 2, 7, 33, 90, 1000]), min_size=1, max_size=3, unique=True),
+    st.sampled_from([0.0, 0.0, 3.0]),
+)  # fmt: skip
 def test_a_planned_batch_equals_the_definition_whatever_is_shared(
-    rows: list[RowSlots], seed: int, least: int
+    rows: list[RowSlots], seed: int, least: int, windows: list[int], softcap: float
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("MIN_SHARED", "MIN_RUN", "MAX_PADDED_CHUNK"):
             patch.setattr(planning, name, least)
-        check_planned_batch(rows, seed)
+        patch.setattr(planning, "BAND", min(8, least))
+        plan = plan_attention(rows, torch.device("cpu"), windows)
+        for window in windows:
+            check_planned_batch(rows, seed, plan, window, softcap)
 
 
-def check_planned_batch(rows: list[RowSlots], seed: int) -> None:
+def check_planned_batch(
+    rows: list[RowSlots], seed: int, plan: AttentionPlan, window: int, softcap: float
+) -> None:
     total = sum(row.count for row in rows)
     pool_shape = (SLOTS + 150, KV_HEADS, SIZE)
     q, k, v, k_pool, v_pool = tensors(
         seed, (total, 6, SIZE), *[(total, KV_HEADS, SIZE)] * 2, pool_shape, pool_shape
     )
-    plan = plan_attention(rows, torch.device("cpu"))
-    out = run_attention(plan, q, k, v, k_pool, v_pool)
+    out = run_attention(
+        plan, q, k, v, k_pool, v_pool, scale=SIZE**-0.5, window=window, softcap=softcap
+    )
     assert torch.equal(k_pool[plan.stores], k)
     for row in rows:
         for i in range(row.count):
-            seen = torch.from_numpy(row.table[: len(row.table) - row.count + i + 1])
-            close(out[row.start + i], definition(q[row.start + i], k_pool[seen], v_pool[seen])[0])
+            end = len(row.table) - row.count + i + 1
+            seen = torch.from_numpy(row.table[max(0, end - window) if window else 0 : end])
+            query = row.start + i
+            close(out[query], definition(q[query], k_pool[seen], v_pool[seen], softcap)[0])
+
+
+def test_windows_that_hide_nothing_cost_nothing() -> None:
+    rows = [RowSlots(i, 1, np.append(np.arange(100), 200 + i)) for i in range(3)]
+    parts = plan_attention(rows, torch.device("cpu"), (101, 400)).parts
+    assert parts[101] is parts[400] is parts[0]
+    assert parts[0] is not plan_attention(rows, torch.device("cpu"), (100,)).parts[100]
+
+
+def test_what_rows_share_within_their_windows_is_attended_once() -> None:
+    shared = np.arange(300, dtype=np.int64)
+    rows = [RowSlots(i, 1, np.append(shared, 400 + i)) for i in range(8)]
+    far = np.concatenate([shared[:250], np.arange(500, 800, dtype=np.int64)])
+    rows.append(RowSlots(8, 1, far))  # its window begins behind all that the others know
+    parts = plan_attention(rows, torch.device("cpu"), (120,)).parts[120]
+    assert [span.slots for span in parts.spans] == [slice(181, 250), slice(250, 300)]
+    assert [span.queries for span in parts.spans] == [slice(0, 8)] * 2
+    assert sorted(tail.table.shape[1] for tail in parts.tails) == [1, 120]
 
 
 def test_a_prefix_shared_by_decode_rows_is_attended_once() -> None:
     shared = np.arange(100, dtype=np.int64)
     rows = [RowSlots(i, 1, np.append(shared, 200 + i)) for i in range(8)]
     plan = plan_attention(rows, torch.device("cpu"))
-    assert [span.slots for span in plan.spans] == [slice(0, 100)]
-    assert [span.queries for span in plan.spans] == [slice(0, 8)]
-    assert [tuple(tail.table.shape) for tail in plan.tails] == [(8, 1)]
+    parts = plan.parts[0]
+    assert [span.slots for span in parts.spans] == [slice(0, 100)]
+    assert [span.queries for span in parts.spans] == [slice(0, 8)]
+    assert [tuple(tail.table.shape) for tail in parts.tails] == [(8, 1)]

@@ -13,22 +13,30 @@ from hypothesis import strategies as st
 from lmlang.kernels.linear import linear, pack_weight
 
 
-@settings(max_examples=40)
-@given(st.integers(0, 70), st.integers(1, 90), st.integers(1, 90), st.integers(0, 9))
-def test_a_packed_product_is_the_product(rows: int, inputs: int, outputs: int, seed: int) -> None:
+@settings(max_examples=60)
+@given(
+    st.integers(0, 70), st.integers(1, 90), st.integers(1, 90), st.integers(0, 9), st.booleans(),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+)  # fmt: skip
+def test_a_packed_product_is_the_product(
+    rows: int, inputs: int, outputs: int, seed: int, biased: bool, dtype: torch.dtype
+) -> None:
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(rows, inputs, generator=generator)
-    weight = torch.randn(outputs, inputs, generator=generator)
+    x = torch.randn(rows, inputs, generator=generator).to(dtype)
+    weight = torch.randn(outputs, inputs, generator=generator).to(dtype)
+    bias = torch.randn(outputs, generator=generator).to(dtype) if biased else None
     kept = weight.clone()
     packed = pack_weight(weight)
-    got = linear(x, packed)
-    torch.testing.assert_close(got, x @ weight.T, rtol=1e-5, atol=1e-5)
-    assert got.shape == (rows, outputs)
+    got = linear(x, packed, bias)
+    wanted = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(got.double(), wanted, rtol=tolerance, atol=tolerance * 5)
+    assert (got.shape, got.dtype) == ((rows, outputs), dtype)
     assert torch.equal(weight, kept)
 
 
-def test_other_dtypes_stay_as_they_are() -> None:
-    weight = torch.ones(4, 3, dtype=torch.bfloat16)
+def test_dtypes_without_a_layout_of_their_own_stay_as_they_are() -> None:
+    weight = torch.ones(4, 3, dtype=torch.float16)
     assert pack_weight(weight) is weight
 
 

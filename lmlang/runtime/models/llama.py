@@ -1,10 +1,11 @@
-"""The native Llama: fused products over plain tensors, attention and its cache passed in.
+"""The native Llama family: fused products over plain tensors, attention and cache passed in.
 
-    ids [T] -> embed -> x [T, hidden]                            T: tokens of all rows of a step
-      per layer:  norm -> qkv -> rope(q, k) -> attend(layer, q, k, v) -> out   } added to x
-                  norm -> gate_up -> silu_mul -> down                          }
+    ids [T] -> embed (* scale) -> x [T, hidden]                  T: tokens of all rows of a step
+      per layer:  norm -> qkv -> (norm q, k) -> rope(q, k) -> attend -> out (-> norm)   } added
+                  norm -> gate_up -> gate * up -> down (-> norm)                        } to x
     -> norm -> hidden [T, hidden];   logits only for the rows that are asked for
 
+Parts in brackets are there by the flags of `ModelShape`: so Mistral, Qwen, SmolLM and Gemma run.
 The model knows no request, no cache and no batch: what an operation needs is an argument.
 """
 
@@ -18,11 +19,17 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 from lmlang.errors import ModelError
-from lmlang.kernels.activation import silu_mul
+from lmlang.kernels.activation import gelu_tanh_mul, silu_mul
 from lmlang.kernels.linear import linear, pack_weight
 from lmlang.kernels.norm import add_rms_norm, rms_norm
-from lmlang.kernels.rope import apply_rope, rope_angles, rope_frequencies
-from lmlang.runtime.shape import ModelShape
+from lmlang.kernels.rope import (
+    apply_rope,
+    llama3_frequencies,
+    rope_angles,
+    rope_frequencies,
+    yarn_frequencies,
+)
+from lmlang.runtime.shape import ModelShape, Rope
 
 Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """``attend(layer, q, k, v) -> out``; it stores k and v itself.
@@ -33,9 +40,9 @@ their last axis, not contiguous as a whole, and ``attend`` must not keep them.
 """
 
 
-NORMS = ("attention_norm", "mlp_norm")
 PRODUCTS = ("qkv", "out", "gate_up", "down")
-"""The weights of one layer, by what is done with them."""
+"""The weights of one layer that are multiplied with, laid out for it."""
+GATES = {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul}
 
 
 class CausalLM(Protocol):
@@ -52,58 +59,96 @@ class CausalLM(Protocol):
         ...
 
 
-def weight_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every weight of a native Llama; products are ``[out, in]``."""
+def layer_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+    """Name and shape of the weights of one layer; products are ``[out, in]``."""
     hidden, intermediate = shape.hidden, shape.intermediate
+    qkv = shape.query_width + 2 * shape.kv_width
+    layer: dict[str, tuple[int, ...]] = {
+        "attention_norm": (hidden,),
+        "qkv": (qkv, hidden),
+        "out": (hidden, shape.query_width),
+        "mlp_norm": (hidden,),
+        "gate_up": (2 * intermediate, hidden),
+        "down": (hidden, intermediate),
+    }
+    if shape.qkv_bias:
+        layer["qkv_bias"] = (qkv,)
+    if shape.out_bias:
+        layer["out_bias"] = (hidden,)
+    if shape.qk_norm:
+        layer |= {"q_norm": (shape.head_dim,), "k_norm": (shape.head_dim,)}
+    if shape.post_norms:
+        layer |= {"post_attention_norm": (hidden,), "post_mlp_norm": (hidden,)}
+    return layer
+
+
+def weight_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every weight; those of `layer_shapes` behind ``layers.INDEX.``."""
+    hidden, layer = shape.hidden, layer_shapes(shape)
     shapes: dict[str, tuple[int, ...]] = {"embed": (shape.vocab, hidden), "norm": (hidden,)}
     if not shape.tied_head:
         shapes["head"] = (shape.vocab, hidden)
-    for layer in range(shape.layers):
-        shapes |= {
-            f"layers.{layer}.attention_norm": (hidden,),
-            f"layers.{layer}.qkv": (shape.query_width + 2 * shape.kv_width, hidden),
-            f"layers.{layer}.out": (hidden, shape.query_width),
-            f"layers.{layer}.mlp_norm": (hidden,),
-            f"layers.{layer}.gate_up": (2 * intermediate, hidden),
-            f"layers.{layer}.down": (hidden, intermediate),
-        }
+    for index in range(shape.layers):
+        shapes |= {f"layers.{index}.{name}": size for name, size in layer.items()}
     return shapes
 
 
+def frequencies(head_dim: int, rope: Rope) -> Tensor:
+    """``[head_dim/2]`` float32, the angle per position of each pair of a head."""
+    plain = rope_frequencies(head_dim, rope.theta)
+    if rope.scaling == "linear":
+        return plain / rope.factor
+    if rope.scaling == "llama3":
+        return llama3_frequencies(plain, rope.factor, rope.low, rope.high, rope.original_positions)
+    if rope.scaling == "factors":
+        return plain / torch.tensor(rope.factors, dtype=torch.float32)
+    if rope.scaling == "yarn":
+        return yarn_frequencies(
+            head_dim, rope.theta, rope.factor, rope.low, rope.high, rope.original_positions,
+            truncate=rope.truncate,
+        )  # fmt: skip
+    return plain
+
+
 class LlamaModel:
-    """A Llama in one dtype on one device; see `CausalLM` and the picture above.
+    """A model of the family in one dtype on one device; see `CausalLM` and the picture above.
 
     Args:
-        shape: Its sizes.
-        weights: A tensor for every name of `weight_shapes`, all of one dtype and device; never
-            written. Those of products are kept as `pack_weight` lays them out.
+        shape: Its sizes and flags.
+        weights: A tensor for every name of `weight_shapes`, on one device and of one dtype (norms
+            may be float32 in any case); never written. Those of products are kept as
+            `pack_weight` lays them out.
 
     Raises:
         ModelError: A weight is missing, unknown or of another shape.
     """
 
     def __init__(self, shape: ModelShape, weights: Mapping[str, Tensor]) -> None:
-        expected = weight_shapes(shape)
-        for name in expected.keys() ^ weights.keys():
-            fault = "is missing" if name in expected else "belongs to no part of a Llama"
-            raise ModelError(f"the weight {name!r} {fault}: load the file with load_gguf.")
-        for name, wanted in expected.items():
-            if tuple(weights[name].shape) != wanted:
-                raise ModelError(
-                    f"the weight {name!r} has the shape {tuple(weights[name].shape)}, and the "
-                    f"model's sizes ask for {wanted}: weights and shape are of different models."
-                )
+        _check_weights(shape, weights)
         self.shape = shape
         self._embed = weights["embed"]
         self._norm = weights["norm"]
         self._head = pack_weight(weights["embed" if shape.tied_head else "head"])
-        self._layers = [
-            {name: weights[f"layers.{layer}.{name}"] for name in NORMS}
-            | {name: pack_weight(weights[f"layers.{layer}.{name}"]) for name in PRODUCTS}
-            for layer in range(shape.layers)
-        ]
-        frequencies = rope_frequencies(shape.head_dim, shape.rope_theta)
-        self._frequencies = frequencies.to(self._embed.device)
+        self._layers = [self._layer(index, weights) for index in range(shape.layers)]
+        self._gate = GATES[shape.activation]
+        # In the weights' dtype, as in the training code: Gemma's scales were rounded there.
+        self._embed_scale = torch.tensor(shape.embed_scale).to(self._embed)
+        self._frequencies = {
+            kind.rope: frequencies(shape.head_dim, kind.rope).to(self._embed.device)
+            for kind in shape.kinds
+            if kind.rope is not None
+        }
+
+    def _layer(self, index: int, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights of a layer by their short names, ready for use."""
+        own = {name: weights[f"layers.{index}.{name}"] for name in layer_shapes(self.shape)}
+        if self.shape.qk_norm:
+            heads = (own.pop("q_norm"), own.pop("k_norm"))
+            counts = (self.shape.heads, self.shape.kv_heads)
+            own["qk_norm"] = torch.cat(
+                [norm.expand(count, -1) for norm, count in zip(heads, counts, strict=True)]
+            )
+        return own | {name: pack_weight(own[name]) for name in PRODUCTS}
 
     @property
     def dtype(self) -> torch.dtype:
@@ -126,25 +171,62 @@ class LlamaModel:
         Returns:
             ``[T, hidden]`` with the final norm applied, ready for `logits`.
         """
-        shape = self.shape
-        tokens, eps = input_ids.shape[0], shape.norm_eps
-        turning, kv_heads = shape.heads + shape.kv_heads, shape.kv_heads
-        cos, sin = (part.to(self.dtype) for part in rope_angles(positions, self._frequencies))
+        shape, eps = self.shape, self.shape.norm_eps
+        angles = {rope: self._angles(positions, rope) for rope in self._frequencies}
         residual = F.embedding(input_ids, self._embed)
+        if shape.embed_scale != 1:
+            residual.mul_(self._embed_scale)
         normed = rms_norm(residual, self._layers[0]["attention_norm"], eps)
         for index, layer in enumerate(self._layers):
-            qkv = linear(normed, layer["qkv"]).view(tokens, turning + kv_heads, shape.head_dim)
-            apply_rope(qkv[:, :turning], cos, sin)  # queries and keys lie side by side
-            q, k, v = torch.split(qkv, [shape.heads, kv_heads, kv_heads], dim=1)
-            attended = attend(index, q, k, v).reshape(tokens, shape.query_width)
-            out = linear(attended, layer["out"])
+            rope = shape.kind(index).rope
+            q, k, v = self._projected(normed, layer, None if rope is None else angles[rope])
+            attended = attend(index, q, k, v).reshape(len(input_ids), shape.query_width)
+            out = linear(attended, layer["out"], layer.get("out_bias"))
+            if shape.post_norms:
+                out = rms_norm(out, layer["post_attention_norm"], eps)
             normed = add_rms_norm(out, residual, layer["mlp_norm"], eps)
-            out = linear(silu_mul(linear(normed, layer["gate_up"])), layer["down"])
+            out = linear(self._gate(linear(normed, layer["gate_up"])), layer["down"])
+            if shape.post_norms:
+                out = rms_norm(out, layer["post_mlp_norm"], eps)
             last = index + 1 == shape.layers
             weight = self._norm if last else self._layers[index + 1]["attention_norm"]
             normed = add_rms_norm(out, residual, weight, eps)
         return normed
 
+    def _angles(self, positions: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
+        cos, sin = rope_angles(positions, self._frequencies[rope])
+        factor = rope.attention_factor
+        return cos.mul_(factor).to(self.dtype), sin.mul_(factor).to(self.dtype)
+
+    def _projected(
+        self, normed: Tensor, layer: Mapping[str, Tensor], angles: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, ...]:
+        """Queries, keys and values, views of one buffer in which the former two lie together."""
+        heads, kv_heads = self.shape.heads, self.shape.kv_heads
+        qkv = linear(normed, layer["qkv"], layer.get("qkv_bias"))
+        qkv = qkv.view(len(normed), heads + 2 * kv_heads, self.shape.head_dim)
+        turning = qkv[:, : heads + kv_heads]
+        if self.shape.qk_norm:
+            turning.copy_(rms_norm(turning, layer["qk_norm"], self.shape.norm_eps))
+        if angles is not None:
+            apply_rope(turning, *angles)
+        return torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """``[R, hidden]`` rows of what `hidden` gave to ``[R, vocab]`` float32 logits."""
-        return linear(hidden, self._head).float()
+        logits = linear(hidden, self._head).float()
+        cap = self.shape.logit_softcap
+        return logits if cap == 0 else logits.div_(cap).tanh_().mul_(cap)
+
+
+def _check_weights(shape: ModelShape, weights: Mapping[str, Tensor]) -> None:
+    expected = weight_shapes(shape)
+    for name in expected.keys() ^ weights.keys():
+        fault = "is missing" if name in expected else "belongs to no part of the model"
+        raise ModelError(f"the weight {name!r} {fault}: load the file with load_gguf.")
+    for name, wanted in expected.items():
+        if tuple(weights[name].shape) != wanted:
+            raise ModelError(
+                f"the weight {name!r} has the shape {tuple(weights[name].shape)}, and the "
+                f"model's sizes ask for {wanted}: weights and shape are of different models."
+            )

@@ -16,7 +16,7 @@ from torch import Tensor
 from lmlang.errors import ModelError, quote
 from lmlang.runtime.models.gguf_file import GGUFFile, open_gguf
 from lmlang.runtime.models.llama import weight_shapes
-from lmlang.runtime.shape import ModelShape
+from lmlang.runtime.shape import LayerKind, ModelShape, Rope
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ def _shape(file: GGUFFile) -> ModelShape:
         intermediate=_value(file, "llama.feed_forward_length", int),
         vocab=embedding.shape[0],
         max_positions=_value(file, "llama.context_length", int),
-        rope_theta=_value(file, "llama.rope.freq_base", float, 10_000.0),
+        kinds=(LayerKind(rope=Rope(_value(file, "llama.rope.freq_base", float, 10_000.0))),),
         norm_eps=_value(file, "llama.attention.layer_norm_rms_epsilon", float),
         tied_head="output.weight" not in file.tensors,
     )
