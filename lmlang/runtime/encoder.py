@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from lmlang.protocol import EndTurn, Prompt, Turn
@@ -22,6 +23,7 @@ from lmlang.runtime.chat_script import (
     Ids,
     Item,
     Literal,
+    Plain,
     Script,
     ScriptWriter,
     content_of,
@@ -136,7 +138,7 @@ class PromptEncoder:
             ModelError: The template fails.
         """
         step = self._mark(prompt).step
-        parts = [tuple(self._tokenizer.encode(_joined(step.open))) if step.open else ()]
+        parts = [self._tail(step.open, step.chunk, ())]
         chunk = step.chunk
         while chunk is not None:
             parts.append(chunk.ids)
@@ -256,6 +258,8 @@ class PromptEncoder:
         log.warning(sentence)
 
     def _after(self, step: _Step, item: Item) -> _Step:
+        if isinstance(item, Ids) and item.heals:
+            return self._healed(step, item)
         if isinstance(item, Literal):
             parts = self._tokenizer.split_control(item.text)
         elif isinstance(item, Ids):
@@ -266,14 +270,15 @@ class PromptEncoder:
         final: list[int] = []
         for part in parts:
             if not isinstance(part, str):
-                final += self._tokenizer.encode(_joined(last)) if last else ()
+                final += self._tail(last, chunk, final)
                 final.append(part)
                 last, length, search_at = None, 0, RETRY_CHARACTERS
             elif part:
                 last, length = _Open(last, part), length + len(part)
         if length >= search_at:
             text = _joined(last)
-            stable, characters = self._tokenizer.encode_stable(text)
+            at_start = self._begins(chunk, final)
+            stable, characters = self._tokenizer.encode_stable(text, at_start=at_start)
             final += stable
             text = text[characters:]
             last, length = _Open(None, text) if text else None, len(text)
@@ -281,3 +286,31 @@ class PromptEncoder:
         if final:
             chunk = _Chunk(chunk, tuple(final))
         return _Step(step, item, chunk, last, length, search_at)
+
+    def _healed(self, step: _Step, item: Ids) -> _Step:
+        """Behind ids that take the place of the last token of the text before them."""
+        tail = self._tail(step.open, step.chunk, ())
+        spelled = [self._tokenizer.token_bytes[index] for index in (*tail[-1:], *item.ids)]
+        replaced = spelled[0] if tail else b""
+        data = b"".join(spelled[1:])
+        rest = data[len(replaced) :].decode("utf-8", "replace")
+        if not replaced or not data.startswith(replaced) or rest != item.text:
+            # the template has cut or changed that text: what follows is text like any other
+            return replace(self._after(step, Plain(item.text)), item=item)
+        chunk = _Chunk(step.chunk, (*tail[:-1], *item.ids))
+        return _Step(step, item, chunk, None, 0, RETRY_CHARACTERS)
+
+    def _tail(
+        self, last: _Open | None, chunk: _Chunk | None, final: Sequence[int]
+    ) -> tuple[int, ...]:
+        """The ids of open text behind those that are final."""
+        if last is None:
+            return ()
+        at_start = self._begins(chunk, final)
+        return tuple(self._tokenizer.encode(_joined(last), at_start=at_start))
+
+    def _begins(self, chunk: _Chunk | None, final: Sequence[int]) -> bool:
+        """Whether text behind these ids begins the prompt."""
+        if chunk is None:
+            return self._tokenizer.may_start_behind(final)
+        return not final and chunk.before is None and self._tokenizer.may_start_behind(chunk.ids)

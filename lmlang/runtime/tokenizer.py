@@ -2,64 +2,46 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
-
 from lmlang.errors import ModelError, ProgramError, ProgramTypeError, quote
+from lmlang.runtime.boundaries import SPACE
+from lmlang.runtime.tokenizer_gguf import byte_level_parts, gguf_parts
+from lmlang.runtime.tokenizer_json import folder_parts
+from lmlang.runtime.tokenizer_parts import (
+    CONTROL,
+    NEVER_TEXT,
+    NORMAL,
+    UNUSED,
+    USER_DEFINED,
+    TokenizerParts,
+)
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-"""Values of ``tokenizer.ggml.token_type``."""
+__all__ = ["CONTROL", "NORMAL", "UNUSED", "USER_DEFINED", "Tokenizer"]
 
 END_SPELLINGS = frozenset(
     {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"}
-    | {"<|end|>", "<end_of_turn>", "</s>"}
+    | {"<|end|>", "<end_of_turn>", "<eos>", "</s>", "<｜end▁of▁sentence｜>"}
 )
 """Control tokens that end an output in the models known to us."""
 
-LOOK_AHEAD = 8
-"""Characters that a pre-tokeniser may look past a pre-token's end.
-
-GPT-2's pattern looks at two (white space before a word); contractions take three.
-"""
-
-
-def _by_pre(pre: str) -> pre_tokenizers.PreTokenizer:
-    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    if pre == "gpt-2":
-        return words
-    if pre == "smollm":
-        digits = pre_tokenizers.Digits(individual_digits=True)
-        return pre_tokenizers.Sequence([digits, words])
-    raise ModelError(
-        f"the file's pre-tokeniser is {quote(pre)}, and only 'smollm' and 'gpt-2' are known: "
-        "another would cut text wrongly, so this model cannot be run."
-    )
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-ins of the 256 bytes: character to byte."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    alphabet = {chr(byte): byte for byte in printable}
-    return alphabet | {chr(256 + index): byte for index, byte in enumerate(others)}
-
 
 class Tokenizer:
-    """A byte-level BPE tokenizer. Immutable and thread-safe.
+    """A BPE tokenizer, byte-level or sentencepiece's. Immutable and thread-safe.
 
-    A byte that the vocabulary has no token for is left out, as the reference does: SmolLM's lacks
-    a few control characters and bytes of planes that Unicode has not assigned.
+    In a byte-level vocabulary a byte that it has no token for is left out, as the reference does:
+    SmolLM's lacks a few control characters and bytes of planes that Unicode has not assigned.
 
     Args:
         tokens: Spelling of every id, in GPT-2's byte alphabet; control tokens as they read.
         merges: ``"left right"``, the first merged first.
         kinds: Kind of every token (``tokenizer.ggml.token_type``); None: all are normal.
-        pre: Name of the pre-tokeniser: ``"smollm"`` or ``"gpt-2"``.
+        pre: Name of the pre-tokeniser, as GGUF files have it (``"smollm"``, ``"qwen2"``, …).
         bos_id: The token that begins a text, if there is one.
         eos_id: The token that ends an output, if there is one.
         add_bos: Whether a prompt begins with ``bos_id``.
@@ -68,7 +50,7 @@ class Tokenizer:
         vocab_size: Number of ids.
         token_bytes: The bytes of every id; ``b""`` for control tokens.
         control_ids: Ids that no plain text gives.
-        stop_ids: Control tokens that end an output.
+        stop_ids: Tokens that end an output.
 
     Raises:
         ModelError: The parts do not fit one another.
@@ -85,113 +67,126 @@ class Tokenizer:
         eos_id: int | None = None,
         add_bos: bool = False,
     ) -> None:
-        kinds = [NORMAL] * len(tokens) if kinds is None else list(kinds)
-        ids = {token: index for index, token in enumerate(tokens)}
-        if len(ids) != len(tokens) or len(kinds) != len(tokens):
-            raise ModelError(
-                f"the vocabulary has {len(tokens):,} tokens, {len(ids):,} of them distinct, and "
-                f"{len(kinds):,} kinds: the three must be equal. The file is damaged."
-            )
-        for name, known in (("bos_id", bos_id), ("eos_id", eos_id)):
-            if known is not None and not 0 <= known < len(tokens):
-                raise ModelError(
-                    f"the file says {name}={known}, outside of its {len(tokens):,} tokens: it is "
-                    "damaged."
-                )
-        self.vocab_size = len(tokens)
-        self.bos_id = bos_id
-        self.eos_id = eos_id
-        self.add_bos = add_bos and bos_id is not None
-        control = (CONTROL, UNKNOWN, UNUSED)
-        self._controls = {t: i for i, t in enumerate(tokens) if kinds[i] in control and t}
-        self._spellings = {i: t for t, i in self._controls.items()}
-        self.control_ids = frozenset(i for i, kind in enumerate(kinds) if kind in control)
-        ends = {i for token, i in self._controls.items() if token in END_SPELLINGS}
-        self.stop_ids = frozenset(ends if eos_id is None else ends | {eos_id})
-        self.token_bytes = _token_bytes(tokens, kinds)
-        longest_first = sorted(self._controls, key=len, reverse=True)
-        self._control_pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        self._encoder = _encoder(ids, merges, pre)
-        defined = [t for i, t in enumerate(tokens) if kinds[i] == USER_DEFINED]
-        self._encoder.add_tokens(
-            [tokenizers.AddedToken(t, normalized=False, special=False) for t in defined]
-        )
-        self._has_defined = bool(defined)
-        self._look_ahead = LOOK_AHEAD + max(map(len, defined), default=0)
+        parts = byte_level_parts(tokens, merges, kinds, pre)
+        self._take(replace(parts, bos_id=bos_id, eos_id=eos_id, add_bos=add_bos))
+
+    @classmethod
+    def from_parts(cls, parts: TokenizerParts) -> Tokenizer:
+        """The tokenizer of these parts."""
+        made = cls.__new__(cls)
+        made._take(parts)
+        return made
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
         """The tokenizer that a GGUF file's metadata describes.
 
         Raises:
-            ModelError: It is of another family than byte-level BPE, or something is missing.
+            ModelError: It is of another family than byte-level or sentencepiece's BPE, or
+                something is missing or damaged.
         """
-        family = metadata.get("tokenizer.ggml.model")
-        if family != "gpt2":
+        return cls.from_parts(gguf_parts(metadata))
+
+    @classmethod
+    def from_folder(cls, folder: str | os.PathLike[str]) -> Tokenizer:
+        """The tokenizer of a model folder: its ``tokenizer.json`` and the files beside it.
+
+        Raises:
+            ModelError: There is none, it is damaged, or it holds what cannot be honoured.
+        """
+        return cls.from_parts(folder_parts(Path(folder)))
+
+    def fitted(self, vocab: int) -> Tokenizer:
+        """The same tokenizer for a model of ``vocab`` ids: padded with ids that no text gives.
+
+        Raises:
+            ModelError: The model lacks an id that text can give.
+        """
+        parts = self._parts
+        size = len(parts.tokens)
+        if vocab == size:
+            return self
+        beyond = [i for i in range(vocab, size) if parts.kinds[i] not in NEVER_TEXT]
+        if beyond:
             raise ModelError(
-                f"the file's tokenizer is {quote(str(family))}, and only 'gpt2' (byte-level BPE) "
-                "is known: this model cannot be run."
+                f"the tokenizer has {size:,} tokens, {quote(parts.tokens[beyond[0]])} the first "
+                f"beyond the {vocab:,} of the model: they belong to different models."
             )
-        for key in ("tokenizer.ggml.tokens", "tokenizer.ggml.merges"):
-            if not isinstance(metadata.get(key), list):
-                raise ModelError(f"the file lacks {key!r}: it is incomplete, fetch it anew.")
-        kinds = metadata.get("tokenizer.ggml.token_type")
-        if kinds is not None and (
-            not isinstance(kinds, np.ndarray) or kinds.dtype.kind not in "iu"
-        ):
-            raise ModelError("the file's token kinds are no whole numbers: it is damaged.")
-        numbers = {name: metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
-        for name, number in numbers.items():
-            if number is not None and type(number) is not int:
-                raise ModelError(f"the file's {name}_token_id is no whole number: it is damaged.")
-        return cls(
-            metadata["tokenizer.ggml.tokens"],
-            metadata["tokenizer.ggml.merges"],
-            kinds=None if kinds is None else kinds.tolist(),
-            pre=str(metadata.get("tokenizer.ggml.pre")),
-            bos_id=numbers["bos"],
-            eos_id=numbers["eos"],
-            add_bos=metadata.get("tokenizer.ggml.add_bos_token") is True,
+        more = max(0, vocab - size)
+        bos, eos = (
+            known if known is not None and known < vocab else None
+            for known in (parts.bos_id, parts.eos_id)
+        )
+        return self.from_parts(
+            replace(
+                parts,
+                tokens=[*parts.tokens[:vocab], *[""] * more],
+                kinds=[*parts.kinds[:vocab], *[UNUSED] * more],
+                token_bytes=(*parts.token_bytes[:vocab], *[b""] * more),
+                bos_id=bos,
+                eos_id=eos,
+                ends=frozenset(end for end in parts.ends if end < vocab),
+            )
         )
 
-    def encode(self, text: str) -> list[int]:
+    def _take(self, parts: TokenizerParts) -> None:
+        self._parts = parts
+        self._encoder = parts.encoder
+        self.vocab_size = len(parts.tokens)
+        self.bos_id = parts.bos_id
+        self.eos_id = parts.eos_id
+        self.add_bos = parts.add_bos and parts.bos_id is not None
+        self.token_bytes = parts.token_bytes
+        self.control_ids = frozenset(i for i, kind in enumerate(parts.kinds) if kind in NEVER_TEXT)
+        self._controls = {parts.tokens[i]: i for i in self.control_ids if parts.tokens[i]}
+        self._spellings = {i: token for token, i in self._controls.items()}
+        named = {i for token, i in self._controls.items() if token in END_SPELLINGS}
+        own = parts.ends if parts.eos_id is None else parts.ends | {parts.eos_id}
+        self.stop_ids = frozenset(named | own)
+        self._control_pattern = _any_of(self._controls)
+        self._defined_pattern = _any_of(parts.defined)
+
+    def encode(self, text: str, *, at_start: bool = False) -> list[int]:
         """Token ids of plain text; what spells a control token is ordinary characters.
+
+        Args:
+            text: Any text.
+            at_start: Whether it begins a prompt; sentencepiece models then write a space first.
 
         Raises:
             ProgramError: The text holds a lone surrogate, which has no UTF-8 form.
         """
-        return list(self._encode(text).ids)
+        prefix = self._parts.prefix
+        try:
+            if (
+                at_start
+                and prefix is not None
+                and text
+                and (prefix.doubled or text[0] not in (" ", SPACE))
+                and not self._defined_pattern.match(text)
+            ):
+                text = " " + text
+            return list(self._encoder.encode(text, add_special_tokens=False).ids)
+        except (TypeError, UnicodeEncodeError):
+            raise _no_text(text) from None
 
-    def encode_stable(self, text: str) -> tuple[list[int], int]:
+    def encode_stable(self, text: str, *, at_start: bool = False) -> tuple[list[int], int]:
         """The beginning of ``encode(text)`` that no text appended later can change.
 
         Returns:
-            ``ids, characters``: for every ``more``,
-            ``encode(text + more) == ids + encode(text[characters:] + more)``.
+            ``ids, characters``: if there are any, for every ``more``
+            ``encode(text + more) == ids + encode(text[characters:] + more)``, where the first
+            two begin a prompt if ``at_start``, and the third does not.
         """
-        if len(text) <= self._look_ahead:
-            return [], 0
-        encoding = self._encode(text)
-        ids, words = encoding.ids, encoding.word_ids
-        ends = self._word_ends(text, encoding)
-        final = len(ids) if ends else 0
-        while final and (
-            ends[final - 1] > len(text) - self._look_ahead
-            or words[final - 1] == (words[final] if final < len(ids) else words[-1])
-        ):
-            final -= 1
-        return ids[:final], ends[final - 1] if final else 0
+        at = self._parts.boundaries.last(text)
+        return (self.encode(text[:at], at_start=at_start), at) if at else ([], 0)
 
-    def _word_ends(self, text: str, encoding: tokenizers.Encoding) -> list[int]:
-        """For each token a character where it or its word ends; empty where none is known."""
-        ids = encoding.ids
-        if sum([len(self.token_bytes[index]) for index in ids]) == len(text.encode()):
-            return [end for _, end in encoding.offsets]
-        # bytes were left out, and the tokens' own offsets do not count those
-        if self._has_defined:
-            return []
-        words = self._encoder.pre_tokenizer.pre_tokenize_str(text)
-        return [words[word][1][1] for word in encoding.word_ids]
+    def may_start_behind(self, ids: Sequence[int]) -> bool:
+        """Whether text behind these first ids of a prompt begins it, for ``at_start``."""
+        if not ids:
+            return True
+        prefix = self._parts.prefix
+        return prefix is not None and prefix.after_bos and list(ids) == [self.bos_id]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; control tokens give nothing, broken UTF-8 gives U+FFFD."""
@@ -221,11 +216,11 @@ class Tokenizer:
             parts.append(text[at:])
         return parts
 
-    def _encode(self, text: str) -> tokenizers.Encoding:
-        try:
-            return self._encoder.encode(text, add_special_tokens=False)
-        except (TypeError, UnicodeEncodeError):
-            raise _no_text(text) from None
+
+def _any_of(spellings: Iterable[str]) -> re.Pattern[str]:
+    """Matches each of these, the longer of two."""
+    longest_first = sorted(spellings, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
 
 def _no_text(text: object) -> ProgramError:
@@ -236,43 +231,3 @@ def _no_text(text: object) -> ProgramError:
         f"the text has a lone surrogate, {text[at]!r}, at character {at:,}: it is no Unicode "
         "text; decode its source with the right encoding."
     )
-
-
-def _token_bytes(tokens: Sequence[str], kinds: Sequence[int]) -> tuple[bytes, ...]:
-    alphabet = _byte_alphabet()
-    found: list[bytes] = []
-    for index, (token, kind) in enumerate(zip(tokens, kinds, strict=True)):
-        if kind == NORMAL:
-            try:
-                found.append(bytes([alphabet[character] for character in token]))
-            except KeyError:
-                raise ModelError(
-                    f"token {index} {quote(token)} is not written in the byte alphabet: the "
-                    "vocabulary is damaged or not byte-level."
-                ) from None
-        elif kind == USER_DEFINED:
-            found.append(token.encode("utf-8", "replace"))
-        elif kind in (CONTROL, UNKNOWN, UNUSED):
-            found.append(b"")
-        else:
-            raise ModelError(
-                f"token {index} {quote(token)} is of the kind {kind}, which a byte-level "
-                "vocabulary has not: the file is damaged or not supported."
-            )
-    return tuple(found)
-
-
-def _encoder(ids: dict[str, int], merges: Sequence[str], pre: str) -> tokenizers.Tokenizer:
-    pairs: list[tuple[str, str]] = []
-    for merge in merges:
-        left, _, right = merge.partition(" ")
-        if left not in ids or right not in ids or left + right not in ids:
-            raise ModelError(
-                f"the merge {quote(merge)} names a token that the vocabulary lacks: the file is "
-                "damaged."
-            )
-        pairs.append((left, right))
-    encoder = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=pairs))
-    encoder.pre_tokenizer = _by_pre(pre)
-    encoder.decoder = decoders.ByteLevel()
-    return encoder

@@ -241,13 +241,9 @@ class CountingTokenizer(Tokenizer):
 
     characters = 0
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, at_start: bool = False) -> list[int]:
         self.characters += len(text)
-        return super().encode(text)
-
-    def encode_stable(self, text: str) -> tuple[list[int], int]:
-        self.characters += len(text)
-        return super().encode_stable(text)
+        return super().encode(text, at_start=at_start)
 
 
 def counting() -> CountingTokenizer:

@@ -153,27 +153,53 @@ def test_metadata_of_a_file_gives_a_tokenizer():
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("tokenizer.ggml.model", "llama", "tokenizer is 'llama'"),
+        ("tokenizer.ggml.model", "llama", "lacks the scores or the kinds"),
+        ("tokenizer.ggml.model", "bert", "tokenizer is 'bert', and only 'gpt2'"),
         ("tokenizer.ggml.model", None, "tokenizer is 'None'"),
         ("tokenizer.ggml.pre", "qwen35", "pre-tokeniser is 'qwen35'"),
         ("tokenizer.ggml.pre", None, "pre-tokeniser is 'None'"),
         ("tokenizer.ggml.tokens", None, "lacks 'tokenizer.ggml.tokens'"),
-        ("tokenizer.ggml.tokens", ["a", "a"], "2 tokens, 1 of them distinct"),
+        ("tokenizer.ggml.tokens", ["a", "a"], "2 tokens and 286 kinds"),
         ("tokenizer.ggml.merges", None, "lacks 'tokenizer.ggml.merges'"),
         ("tokenizer.ggml.merges", ["q zz"], "merge 'q zz'"),
-        ("tokenizer.ggml.merges", ["nonsense"], "merge 'nonsense'"),
+        ("tokenizer.ggml.merges", ["nonsense"], "merge 'nonsense '"),
         ("tokenizer.ggml.token_type", ["x"], "kinds are no whole numbers"),
         ("tokenizer.ggml.token_type", np.array([1]), "and 1 kinds"),
         ("tokenizer.ggml.token_type", np.full(286, 6), "of the kind 6"),
         ("tokenizer.ggml.token_type", np.full(286, 1, np.float32), "kinds are no whole numbers"),
         ("tokenizer.ggml.eos_token_id", 286, "eos_id=286, outside of its 286"),
         ("tokenizer.ggml.eos_token_id", "2", "eos_token_id is no whole number"),
+        ("tokenizer.ggml.eot_token_id", 300, "=300, outside of its 286"),
     ],
 )
 def test_metadata_that_do_not_fit_are_refused(key, value, message):
     metadata = good_metadata() | {key: value}
     with pytest.raises(ModelError, match=message):
         Tokenizer.from_gguf(metadata)
+
+
+def test_two_tokens_of_one_spelling_are_refused():
+    with pytest.raises(ModelError, match="tokens 0 and 1 both read 'a'"):
+        Tokenizer(["a", "a"], [])
+
+
+def test_a_model_of_more_ids_pads_the_tokenizer_with_ids_that_are_no_text():
+    tokenizer = defined_tokenizer()
+    assert tokenizer.fitted(tokenizer.vocab_size) is tokenizer
+    wider = tokenizer.fitted(300)
+    assert (wider.vocab_size, len(wider.token_bytes), wider.decode([299, 290])) == (300, 300, "")
+    assert wider.control_ids == tokenizer.control_ids | set(range(288, 300))
+    assert wider.encode("hello the world") == tokenizer.encode("hello the world")
+    assert (wider.stop_ids, wider.bos_id) == (tokenizer.stop_ids, 1)
+
+
+def test_a_model_of_fewer_ids_does_without_control_tokens_alone():
+    tokens, kinds = tiny_vocabulary()
+    tokenizer = Tokenizer([*tokens, "<|x|>"], MERGES, kinds=[*kinds, CONTROL], eos_id=286)
+    fewer = tokenizer.fitted(286)
+    assert (fewer.vocab_size, fewer.control_id("<|x|>"), fewer.eos_id) == (286, None, None)
+    with pytest.raises(ModelError, match="the first beyond the 280 of the model"):
+        tokenizer.fitted(280)
 
 
 def test_a_vocabulary_outside_the_byte_alphabet_is_refused():
