@@ -343,6 +343,9 @@ def _tails(tails: list[tuple[int, IntArray]], device: torch.device) -> tuple[Tai
         hidden = np.full((size, width), -np.inf, dtype=np.float32)
         for r, (_, slots) in enumerate(group):
             table[r, : len(slots)] = slots
+            # Filled up with a slot of its own: what an unwritten one holds may be no number, and
+            # a weight of zero does not hide that.
+            table[r, len(slots) :] = slots[-1]
             hidden[r, : len(slots)] = 0.0
         ragged = len(group[0][1]) < width
         queries = _index(np.array([start for start, _ in group], dtype=np.int64), device)

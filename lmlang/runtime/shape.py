@@ -23,6 +23,16 @@ ACTIVATIONS = ("silu", "gelu_tanh")
 SCALINGS = ("none", "linear", "llama3", "yarn", "factors")
 
 
+def check_size(name: str, value: int) -> int:
+    """The value, if a model may have that many of ``name`` (one of ``MAX_SIZES``).
+
+    Raises:
+        ModelError: It may not.
+    """
+    _whole(name, value, MAX_SIZES[name])
+    return value
+
+
 def _whole(name: str, value: Any, highest: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= highest:
         raise ModelError(

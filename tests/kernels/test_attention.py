@@ -175,6 +175,19 @@ def check_planned_batch(
             close(out[query], definition(q[query], k_pool[seen], v_pool[seen], softcap)[0])
 
 
+def test_slots_that_nobody_wrote_are_not_read() -> None:
+    k_pool = torch.full((200, KV_HEADS, SIZE), torch.nan)
+    v_pool = k_pool.clone()
+    rows = []
+    for i, length in enumerate((3, 8, 30)):
+        table = np.arange(50 * i + 5, 50 * i + 5 + length)
+        k_pool[table], v_pool[table] = 1.0, 1.0
+        rows.append(RowSlots(i, 1, table))
+    q, k, v = tensors(0, (3, 6, SIZE), *[(3, KV_HEADS, SIZE)] * 2)
+    plan = plan_attention(rows, torch.device("cpu"))
+    assert run_attention(plan, q, k, v, k_pool, v_pool, scale=1.0).isfinite().all()
+
+
 def test_windows_that_hide_nothing_cost_nothing() -> None:
     rows = [RowSlots(i, 1, np.append(np.arange(100), 200 + i)) for i in range(3)]
     parts = plan_attention(rows, torch.device("cpu"), (101, 400)).parts

@@ -28,6 +28,10 @@ from lmlang.errors import ModelError, quote
 
 MAX_NAME_BYTES = 65_535
 MAX_DIMENSIONS = 4
+MAX_ENTRIES = 1 << 20
+"""Pairs of metadata, or tensors."""
+MAX_STRINGS = 1 << 24
+"""Strings of one list: several times the largest vocabulary with its merges."""
 CHUNK = 1 << 16
 """Numbers dequantised at a time."""
 STRING, ARRAY = 8, 9
@@ -104,7 +108,7 @@ class GGUFFile:
         except (NotImplementedError, ValueError) as error:
             raise ModelError(
                 f"{self.path}: the tensor {name!r} is of type {entry.kind.name}, which cannot be "
-                "dequantised here: use a file in F32, F16, Q8_0 or Q4_1."
+                "dequantised here: use a file in F32, F16, BF16, Q8_0, Q4, Q5 or a K-quant."
             ) from error
 
 
@@ -192,7 +196,7 @@ class _Header:
         if kind != STRING:
             dtype = self.dtype(kind)
             return np.frombuffer(self.view, dtype, count, self.take(count * dtype.itemsize))
-        if count > (len(self.view) - self.at) // 8:
+        if count > min(MAX_STRINGS, (len(self.view) - self.at) // 8):
             self.fail(f"{count:,} strings are announced at byte {self.at:,}")
         return self.strings(count)
 
@@ -220,6 +224,9 @@ class _Header:
         if version not in (2, 3):
             self.fail(f"its version is {version}, and only 2 and 3 are known")
         tensor_count, pair_count = self.u64(), self.u64()
+        for count, what in ((tensor_count, "tensors"), (pair_count, "pairs of metadata")):
+            if count > MAX_ENTRIES:
+                self.fail(f"{count:,} {what} are announced")
         metadata: dict[str, Any] = {}
         for _ in range(pair_count):  # ends at the latest with the file: each pair takes bytes
             key = self.raw_name()
@@ -244,7 +251,15 @@ class _Header:
             if entry.offset % alignment:
                 self.fail(f"the tensor {quote(name)} does not begin at a multiple of {alignment}")
             tensors[name] = TensorEntry(entry.shape, entry.kind, base + entry.offset, entry.nbytes)
+        self.check_apart(tensors)
         return GGUFFile(self.path, metadata, tensors, np.frombuffer(self.view, np.uint8))
+
+    def check_apart(self, tensors: Mapping[str, TensorEntry]) -> None:
+        end = 0
+        for name, entry in sorted(tensors.items(), key=lambda item: item[1].offset):
+            if entry.offset < end:
+                self.fail(f"the tensor {quote(name)} lies over another")
+            end = entry.offset + entry.nbytes
 
     def tensor(self) -> tuple[str, TensorEntry]:
         name, dimensions = self.raw_name(), self.u32()

@@ -50,6 +50,16 @@ class CausalLM(Protocol):
 
     shape: ModelShape
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights, hidden states, keys and values."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where weights lie and inputs must."""
+        ...
+
     def hidden(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """``[T]`` int64 ids and positions to ``[T, hidden]``, the final norm applied."""
         ...

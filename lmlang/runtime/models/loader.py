@@ -1,12 +1,12 @@
-"""From a model file to the weights, sizes and metadata of a native Llama."""
+"""From a model's files to the weights, sizes and metadata of a native model."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,32 +14,68 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lmlang.errors import ModelError, quote
+from lmlang.runtime.models.gguf_config import INTERLEAVED, gguf_shape
 from lmlang.runtime.models.gguf_file import GGUFFile, open_gguf
+from lmlang.runtime.models.hf_config import hf_shape, read_json
 from lmlang.runtime.models.llama import weight_shapes
-from lmlang.runtime.shape import LayerKind, ModelShape, Rope
+from lmlang.runtime.models.safetensors_file import open_safetensors
+from lmlang.runtime.shape import ModelShape
 
-T = TypeVar("T")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-LAYER_SOURCES = {
-    "attention_norm": ("attn_norm",),
-    "qkv": ("attn_q", "attn_k", "attn_v"),
-    "out": ("attn_output",),
-    "mlp_norm": ("ffn_norm",),
-    "gate_up": ("ffn_gate", "ffn_up"),
-    "down": ("ffn_down",),
+GGUF_NAMES = {
+    "embed": ("token_embd.weight",),
+    "norm": ("output_norm.weight",),
+    "head": ("output.weight",),
+    "attention_norm": ("attn_norm.weight",),
+    "qkv": ("attn_q.weight", "attn_k.weight", "attn_v.weight"),
+    "qkv_bias": ("attn_q.bias", "attn_k.bias", "attn_v.bias"),
+    "q_norm": ("attn_q_norm.weight",),
+    "k_norm": ("attn_k_norm.weight",),
+    "out": ("attn_output.weight",),
+    "out_bias": ("attn_output.bias",),
+    "post_attention_norm": ("post_attention_norm.weight",),
+    "mlp_norm": ("ffn_norm.weight",),
+    "gate_up": ("ffn_gate.weight", "ffn_up.weight"),
+    "down": ("ffn_down.weight",),
+    "post_mlp_norm": ("post_ffw_norm.weight",),
 }
-"""Native weight to the GGUF tensors whose rows it stacks."""
+"""Native weight to the tensors whose rows it stacks; those of layer i stand behind ``blk.i.``."""
+
+HF_NAMES = {
+    "embed": ("model.embed_tokens.weight",),
+    "norm": ("model.norm.weight",),
+    "head": ("lm_head.weight",),
+    "attention_norm": ("input_layernorm.weight",),
+    "qkv": tuple(f"self_attn.{part}_proj.weight" for part in "qkv"),
+    "qkv_bias": tuple(f"self_attn.{part}_proj.bias" for part in "qkv"),
+    "q_norm": ("self_attn.q_norm.weight",),
+    "k_norm": ("self_attn.k_norm.weight",),
+    "out": ("self_attn.o_proj.weight",),
+    "out_bias": ("self_attn.o_proj.bias",),
+    "mlp_norm": ("post_attention_layernorm.weight",),
+    "gate_up": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+    "down": ("mlp.down_proj.weight",),
+}
+"""The same for Hugging Face folders, behind ``model.layers.i.``."""
+
+GEMMA_NAMES = HF_NAMES | {
+    "post_attention_norm": ("post_attention_layernorm.weight",),
+    "mlp_norm": ("pre_feedforward_layernorm.weight",),
+    "post_mlp_norm": ("post_feedforward_layernorm.weight",),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """What a model file holds.
+    """What a model's files hold.
 
     Args:
-        path: The file.
+        path: The file or folder.
         shape: The model's sizes.
         weights: A tensor for every name of `weight_shapes`, on the CPU.
-        metadata: The file's metadata; the tokenizer and the chat template are made from it.
+        metadata: Of a GGUF file its metadata, of a folder its config; the tokenizer and the chat
+            template are made from it.
     """
 
     path: Path
@@ -48,154 +84,174 @@ class LoadedModel:
     metadata: Mapping[str, Any]
 
 
+class TensorStore(Protocol):
+    """Named tensors in files."""
+
+    @property
+    def path(self) -> Path:
+        """For messages."""
+        ...
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of all tensors."""
+        ...
+
+    def read(self, name: str, out: Tensor) -> None:
+        """Convert a tensor into ``out``; **written**."""
+        ...
+
+
 def load_gguf(path: str | os.PathLike[str], dtype: torch.dtype = torch.float32) -> LoadedModel:
-    """Load a Llama from a GGUF file, dequantised to ``dtype``.
+    """Load a model from a GGUF file, dequantised to ``dtype``.
 
     Args:
         path: The file.
-        dtype: Of all weights.
+        dtype: Of all weights but norms, which are float32: float32, bfloat16 or float16.
 
     Raises:
         ModelError: The file is missing, broken, of another architecture, or lacks something.
     """
     file = open_gguf(Path(path))
-    shape = _shape(file)
-    sources = _sources(file, shape)
-    weights: dict[str, Tensor] = {}
-    for name, wanted in weight_shapes(shape).items():
-        stacked = np.empty(wanted, np.float32)
-        row = 0
-        for source in sources[name]:
-            part = stacked[row : row + file.tensors[source].shape[0]]
-            file.read(source, part, _row_order(source, shape))
-            row += len(part)
-        weights[name] = torch.from_numpy(stacked).to(dtype)
+    shape = _naming(file.path, lambda: gguf_shape(file))
+    store = _GGUFStore(file, shape)
+    weights = _gather(store, shape, GGUF_NAMES, "blk", dtype, ignored={"rope_freqs.weight"})
     return LoadedModel(file.path, shape, weights, file.metadata)
 
 
-def _shape(file: GGUFFile) -> ModelShape:
-    architecture = _value(file, "general.architecture", str)
-    if architecture != "llama":
-        raise ModelError(
-            f"{file.path} holds a model of the architecture {quote(architecture)}, and only "
-            "'llama' can be run from GGUF: give a Llama-like model."
-        )
-    _refuse_variants(file)
-    embedding = file.tensors.get("token_embd.weight")
-    if embedding is None:
-        raise _missing(file, ["token_embd.weight"])
-    heads = _value(file, "llama.attention.head_count", int)
-    hidden = _value(file, "llama.embedding_length", int)
-    head_dim = hidden // heads if heads > 0 else 0
-    shape = ModelShape(
-        layers=_value(file, "llama.block_count", int),
-        heads=heads,
-        kv_heads=_value(file, "llama.attention.head_count_kv", int, heads),
-        head_dim=_value(file, "llama.attention.key_length", int, head_dim),
-        hidden=hidden,
-        intermediate=_value(file, "llama.feed_forward_length", int),
-        vocab=embedding.shape[0],
-        max_positions=_value(file, "llama.context_length", int),
-        kinds=(LayerKind(rope=Rope(_value(file, "llama.rope.freq_base", float, 10_000.0))),),
-        norm_eps=_value(file, "llama.attention.layer_norm_rms_epsilon", float),
-        tied_head="output.weight" not in file.tensors,
-    )
-    tokens = file.metadata.get("tokenizer.ggml.tokens")
-    if isinstance(tokens, list) and len(tokens) != shape.vocab:
-        raise ModelError(
-            f"{file.path} has {len(tokens):,} tokens and an embedding of {shape.vocab:,} rows: "
-            "the file is damaged, fetch it anew."
-        )
-    for key in ("llama.rope.dimension_count", "llama.attention.value_length"):
-        if _value(file, key, int, shape.head_dim) != shape.head_dim:
-            raise ModelError(
-                f"{file.path} says {key}={file.metadata[key]} beside heads of "
-                f"{shape.head_dim}: such a model cannot be run; give one where they are equal."
-            )
-    return shape
+def load_folder(path: str | os.PathLike[str], dtype: torch.dtype = torch.float32) -> LoadedModel:
+    """Load a model from a Hugging Face folder: config.json and safetensors files.
 
+    Args:
+        path: The folder.
+        dtype: Of all weights but norms, which are float32: float32, bfloat16 or float16.
 
-def _refuse_variants(file: GGUFFile) -> None:
-    experts = _value(file, "llama.expert_count", int, 0)
-    scaling = _value(file, "llama.rope.scaling.type", str, "none")
-    for fault in (
-        f"{experts} experts" if experts else "",
-        f"rope scaling of the type {quote(scaling)}" if scaling != "none" else "",
-    ):
-        if fault:
-            raise ModelError(f"{file.path} has {fault}, which cannot be run: give a plain Llama.")
-
-
-def _sources(file: GGUFFile, shape: ModelShape) -> dict[str, tuple[str, ...]]:
-    """Native weight to GGUF tensors, all of them there, of the right shape, and none left over."""
-    rows = {"attn_q": shape.query_width, "attn_k": shape.kv_width, "attn_v": shape.kv_width}
-    sources: dict[str, tuple[str, ...]] = {
-        "embed": ("token_embd.weight",),
-        "norm": ("output_norm.weight",),
-        "head": ("output.weight",),
-    }
-    if shape.tied_head:
-        del sources["head"]
-    wanted: dict[str, tuple[int, ...]] = {}
-    for layer in range(shape.layers):
-        for name, stored in LAYER_SOURCES.items():
-            tensors = tuple(f"blk.{layer}.{part}.weight" for part in stored)
-            sources[f"layers.{layer}.{name}"] = tensors
-            wanted |= {
-                tensor: (rows.get(part, shape.intermediate), shape.hidden)
-                for tensor, part in zip(tensors, stored, strict=True)
-                if len(stored) > 1
-            }
-    for name, native in weight_shapes(shape).items():
-        if len(sources[name]) == 1:
-            wanted[sources[name][0]] = native
-    absent = [name for name in wanted if name not in file.tensors]
-    if absent:
-        raise _missing(file, absent)
-    for name, entry in file.tensors.items():
-        if name not in wanted:
-            raise ModelError(
-                f"{file.path} has the tensor {quote(name)}, which a plain Llama has not: this "
-                "variant of the architecture cannot be run."
-            )
-        if entry.shape != wanted[name]:
-            raise ModelError(
-                f"{file.path}: the tensor {name!r} has the shape {entry.shape}, and the file's "
-                f"own sizes ask for {wanted[name]}: the file is damaged, fetch it anew."
-            )
-    return sources
-
-
-def _row_order(source: str, shape: ModelShape) -> NDArray[np.int64] | None:
-    """The rows of a query or key product in half-split order; None where nothing is reordered.
-
-    llama.cpp's converter stores these rows for interleaved rope: (0, half, 1, half + 1, ...).
+    Raises:
+        ModelError: Something is missing, broken, pickled, or of a type that cannot be run.
     """
-    heads = {"attn_q": shape.heads, "attn_k": shape.kv_heads}.get(source.split(".")[-2])
-    if heads is None:
-        return None
-    rows = np.arange(heads * shape.head_dim, dtype=np.int64)
-    pairs = rows.reshape(heads, shape.head_dim // 2, 2)
-    order: NDArray[np.int64] = pairs.swapaxes(1, 2).reshape(-1)
+    folder = Path(path)
+    config_path = folder / "config.json"
+    config = read_json(config_path)
+    shape = _naming(config_path, lambda: hf_shape(config_path, config))
+    store = open_safetensors(folder)
+    ignored = {
+        name for name in store.shapes if name.endswith("rotary_emb.inv_freq")
+    }  # old files store what is computed
+    if shape.tied_head:
+        ignored.add("lm_head.weight")
+    gemma = shape.post_norms
+    names = GEMMA_NAMES if gemma else HF_NAMES
+    weights = _gather(store, shape, names, "model.layers", dtype, ignored)
+    if gemma:  # its norms are stored as what is added to one
+        for name, weight in weights.items():
+            if name.endswith("norm"):
+                weight.add_(1)
+    return LoadedModel(folder, shape, weights, config)
+
+
+def _naming(path: Path, make: Callable[[], ModelShape]) -> ModelShape:
+    """The shape, or its error with the file's name in it."""
+    try:
+        return make()
+    except ModelError as error:
+        if str(path) in str(error):
+            raise
+        raise ModelError(f"{path}: {error}") from None
+
+
+def _gather(
+    store: TensorStore,
+    shape: ModelShape,
+    names: Mapping[str, tuple[str, ...]],
+    layer_prefix: str,
+    dtype: torch.dtype,
+    ignored: set[str],
+) -> dict[str, Tensor]:
+    """Every native weight, stacked from its tensors; no tensor is missing or left over."""
+    if dtype not in DTYPES:
+        raise ModelError(
+            f"a model cannot be loaded as {dtype}: choose torch.float32, bfloat16 or float16."
+        )
+    sources: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    for native, wanted in weight_shapes(shape).items():
+        *layer, part = native.split(".")
+        prefix = f"{layer_prefix}.{layer[1]}." if layer else ""
+        rows = _rows(part, shape) or (wanted[0],)
+        sources[native] = [
+            (prefix + name, (count, *wanted[1:]))
+            for name, count in zip(names[part], rows, strict=True)
+        ]
+    _check(store, dict(source for stacked in sources.values() for source in stacked), ignored)
+    weights: dict[str, Tensor] = {}
+    for native, wanted in weight_shapes(shape).items():
+        kind = torch.float32 if native.endswith("norm") else dtype
+        weights[native] = torch.empty(wanted, dtype=kind)
+        row = 0
+        for name, size in sources[native]:
+            store.read(name, weights[native][row : row + size[0]])
+            row += size[0]
+    return weights
+
+
+def _rows(part: str, shape: ModelShape) -> tuple[int, ...]:
+    """How many rows each of a stacked weight's tensors has; nothing where it is one tensor."""
+    if part in ("qkv", "qkv_bias"):
+        return shape.query_width, shape.kv_width, shape.kv_width
+    return (shape.intermediate,) * 2 if part == "gate_up" else ()
+
+
+def _check(store: TensorStore, wanted: Mapping[str, tuple[int, ...]], ignored: set[str]) -> None:
+    absent = [name for name in wanted if name not in store.shapes]
+    if absent:
+        more = f" and {len(absent) - 1:,} more" if len(absent) > 1 else ""
+        raise ModelError(
+            f"{store.path} lacks the tensor {absent[0]!r}{more}: it is incomplete, fetch it anew."
+        )
+    for name, found in store.shapes.items():
+        if name in wanted and found != wanted[name]:
+            raise ModelError(
+                f"{store.path}: the tensor {name!r} has the shape {found}, and the model's own "
+                f"sizes ask for {wanted[name]}: it is damaged, fetch it anew."
+            )
+        if name not in wanted and name not in ignored:
+            raise ModelError(
+                f"{store.path} has the tensor {quote(name)}, which a model of its kind has not: "
+                "this variant cannot be run."
+            )
+
+
+class _GGUFStore:
+    """A GGUF file as a store whose query and key rows are in half-split order."""
+
+    def __init__(self, file: GGUFFile, shape: ModelShape) -> None:
+        self.path = file.path
+        self.shapes = {name: entry.shape for name, entry in file.tensors.items()}
+        self._file = file
+        self._orders: dict[str, NDArray[np.int64]] = {}
+        if file.metadata["general.architecture"] in INTERLEAVED:
+            self._orders = {
+                "attn_q": _half_split(shape.heads, shape.head_dim),
+                "attn_k": _half_split(shape.kv_heads, shape.head_dim),
+            }
+
+    def read(self, name: str, out: Tensor) -> None:
+        order = self._orders.get(name.split(".")[-2])
+        wide = out if out.dtype == torch.float32 else torch.empty(out.shape)
+        values = wide.numpy()
+        if order is not None and values.ndim == 1:  # a bias: one row, whose numbers are turned
+            self._file.read(name, values)
+            values[:] = values[order]
+        else:
+            self._file.read(name, values, order)
+        if wide is not out:
+            out.copy_(wide)
+
+
+def _half_split(heads: int, head_dim: int) -> NDArray[np.int64]:
+    """Where the rows of half-split rope stand in a file of interleaved ones.
+
+    llama.cpp's converter stores these rows as (0, half, 1, half + 1, ...).
+    """
+    rows = np.arange(heads * head_dim, dtype=np.int64)
+    order: NDArray[np.int64] = rows.reshape(heads, head_dim // 2, 2).swapaxes(1, 2).reshape(-1)
     return order
-
-
-def _missing(file: GGUFFile, names: list[str]) -> ModelError:
-    more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
-    return ModelError(
-        f"{file.path} lacks the tensor {names[0]!r}{more}: it is incomplete, fetch it anew."
-    )
-
-
-def _value(file: GGUFFile, key: str, kind: type[T], default: T | None = None) -> T:
-    value = file.metadata.get(key, default)
-    if value is None:
-        raise ModelError(
-            f"{file.path} lacks the metadata {key!r}: it is incomplete or no language model."
-        )
-    if type(value) is not kind:
-        raise ModelError(
-            f"{file.path}: the metadata {key!r} is of the type {type(value).__name__}, and must "
-            f"be {kind.__name__}: the file is damaged or not supported."
-        )
-    return value

@@ -52,7 +52,10 @@ def test_quantised_weights_are_those_that_gguf_dequantises(tmp_path, kind):
 
 
 def test_weights_are_given_in_the_dtype_asked_for(good):
-    assert {w.dtype for w in load_gguf(good, torch.bfloat16).weights.values()} == {torch.bfloat16}
+    for name, weight in load_gguf(good, torch.bfloat16).weights.items():
+        assert weight.dtype == (torch.float32 if name.endswith("norm") else torch.bfloat16)
+    with pytest.raises(ModelError, match=r"loaded as torch\.int8: choose"):
+        load_gguf(good, torch.int8)
 
 
 def test_header_and_tensors_are_those_that_gguf_reads(tmp_path):
@@ -148,7 +151,12 @@ TWICE = (tensor(b"t", (4,)),) * 2
 HOSTILE = {
     "other version": (b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version is 9"),
     "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "version is 50331648"),
-    "endless pairs": (counts(0, HUGE), "announced"),
+    "endless pairs": (counts(0, HUGE), "pairs of metadata are announced"),
+    "many pairs": (counts(0, 1000), "bytes are announced"),
+    "tensors over one another": (
+        header(tensors=(tensor(b"t", (9,)), tensor(b"u", (9,), offset=32))) + b"\0" * 99,
+        "'u' lies over another",
+    ),
     "endless tensors": (counts(HUGE, 0), "announced"),
     "endless numbers": (header(listed(4, HUGE)), "announced"),
     "endless strings": (header(listed(8, HUGE)), "strings are announced"),
@@ -190,7 +198,7 @@ def test_hostile_headers_are_refused_by_what_is_wrong(tmp_path, content, message
         ({"llama.block_count": "two"}, "'llama.block_count' is of the type str"),
         ({"llama.block_count": 2.0}, "is of the type float, and must be int"),
         ({"llama.block_count": 0}, "layers=0"),
-        ({"llama.block_count": 3}, "lacks the tensor 'blk.2.attn_q.weight' and 8 more"),
+        ({"llama.block_count": 3}, "lacks the tensor 'blk.2.attn_norm.weight' and 8 more"),
         ({"llama.block_count": 1}, "has the tensor 'blk.1"),
         ({"llama.block_count": 2**31}, "layers=2147483648"),
         ({"llama.context_length": 2**31}, "max_positions=2147483648"),
@@ -205,9 +213,16 @@ def test_hostile_headers_are_refused_by_what_is_wrong(tmp_path, content, message
         ({"llama.feed_forward_length": 65}, r"has the shape \(64, 32\).* ask for \(65, 32\)"),
         ({"llama.embedding_length": 33}, r"ask for \(286, 33\)"),
         ({"llama.attention.layer_norm_rms_epsilon": None}, "lacks the metadata"),
-        ({"llama.rope.freq_base": -1.0}, "rope_theta=-1.0"),
-        ({"llama.expert_count": 8}, "8 experts"),
-        ({"llama.rope.scaling.type": "yarn"}, "rope scaling of the type 'yarn'"),
+        ({"llama.rope.freq_base": -1.0}, "rope.freq_base' is -1.0, and must be a positive"),
+        ({"llama.expert_count": 8}, "expert_count' = 8, which cannot be run"),
+        ({"llama.rope.scaling.type": "longrope"}, "rope scaling of the type 'longrope'"),
+        (
+            {"llama.rope.scaling.type": "linear"},
+            r"lacks the metadata 'llama\.rope\.scaling\.factor",
+        ),
+        ({"llama.something": 1}, r"unknown metadata 'llama\.something'"),
+        ({"llama.attention.sliding_window": 2**31}, "window=2147483648"),
+        ({"llama.embedding_length": 2**31}, "hidden=2147483648"),
     ],
 )
 def test_metadata_that_do_not_fit_are_refused(tmp_path, metadata, message):
@@ -222,8 +237,10 @@ def test_metadata_that_do_not_fit_are_refused(tmp_path, metadata, message):
         ({"token_embd.weight": None}, "lacks the tensor 'token_embd.weight'"),
         ({"output_norm.weight": None}, "lacks the tensor 'output_norm.weight'"),
         ({"blk.1.ffn_up.weight": None}, "lacks the tensor 'blk.1.ffn_up.weight'"),
-        ({"blk.0.attn_q.bias": np.zeros(32, np.float32)}, "has the tensor 'blk.0.attn_q.bias'"),
-        ({"rope_freqs.weight": np.ones(4, np.float32)}, "has the tensor 'rope_freqs.weight'"),
+        ({"blk.0.attn_q.bias": np.zeros(32, np.float32)}, "lacks the tensor 'blk.0.attn_k.bias'"),
+        ({"blk.0.attn_sinks": np.zeros(32, np.float32)}, "has the tensor 'blk.0.attn_sinks'"),
+        ({"rope_freqs.weight": np.ones(5, np.float32)}, r"rope factors of the shape \(5,\)"),
+        ({"rope_freqs.weight": np.zeros(4, np.float32)}, "rope factor=0.0"),
         (
             {"output.weight": np.zeros((7, 32), np.float32)},
             r"'output.weight' has the shape \(7, 32",
