@@ -24,13 +24,17 @@ if TYPE_CHECKING:
         BudgetExceeded,
         Cancelled,
         CaptureError,
+        ConstraintError,
         ContextOverflow,
         DeadlineExceeded,
+        GrammarSyntaxError,
+        GrammarTooLarge,
         LimitExceeded,
         LMLangError,
         ModelError,
         ProgramError,
         ProgramTypeError,
+        QueueFull,
         WireError,
     )
     from lmlang.frontend.choices import (
@@ -102,9 +106,12 @@ __all__ = [
     "Cancelled",
     "CaptureError",
     "ChoicesDecision",
+    "ConstraintError",
     "ContextOverflow",
     "DeadlineExceeded",
     "Engine",
+    "GrammarSyntaxError",
+    "GrammarTooLarge",
     "LMLangError",
     "LimitExceeded",
     "Meta",
@@ -113,6 +120,7 @@ __all__ = [
     "ProgramError",
     "ProgramState",
     "ProgramTypeError",
+    "QueueFull",
     "RunLog",
     "Runtime",
     "RuntimeEndpoint",
@@ -157,13 +165,17 @@ _ROOMS = {
         "BudgetExceeded",
         "Cancelled",
         "CaptureError",
+        "ConstraintError",
         "ContextOverflow",
         "DeadlineExceeded",
+        "GrammarSyntaxError",
+        "GrammarTooLarge",
         "LMLangError",
         "LimitExceeded",
         "ModelError",
         "ProgramError",
         "ProgramTypeError",
+        "QueueFull",
         "WireError",
     ),
     "protocol": ("Backend",),
@@ -218,7 +230,7 @@ _ROOMS = {
 }
 _HOME = {name: (room, name) for room, names in _ROOMS.items() for name in names}
 _HOME["Engine"] = ("runtime.local", "Runtime")
-_LATER = ("classify", "extract", "generate", "grammar")
+_LATER = ("classify", "extract", "generate")
 """Words of the language that this version has not."""
 
 

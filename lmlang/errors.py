@@ -4,9 +4,13 @@
     ├── ProgramError            the language or a parameter is misused
     │   └── ProgramTypeError    ... by a value of the wrong type (also a TypeError)
     ├── CaptureError            a variable that does not exist, or never will
+    ├── ConstraintError         a constraint on an output cannot be used
+    │   ├── GrammarSyntaxError  a pattern is none, or is not regular
+    │   └── GrammarTooLarge     ... or would need too large an automaton
     ├── LimitExceeded           a finite limit is in the way
     │   ├── ContextOverflow     prompt + max_tokens do not fit the context or the KV pool
     │   ├── BudgetExceeded      a program needs more tokens than it was given
+    │   ├── QueueFull           as many requests wait to run as may wait
     │   └── DeadlineExceeded    a program did not end in its time
     ├── Cancelled               somebody cancelled the work that was waited for
     ├── ModelError              a model cannot be found, read or run
@@ -79,6 +83,18 @@ class CaptureError(LMLangError):
     """A variable that does not exist, or that a failure has kept from ever existing."""
 
 
+class ConstraintError(LMLangError):
+    """A constraint on an output cannot be used as it is written."""
+
+
+class GrammarSyntaxError(ConstraintError):
+    """A pattern that is none, or that no finite automaton can match; the message has its place."""
+
+
+class GrammarTooLarge(ConstraintError):
+    """A pattern whose automaton would be larger than is allowed."""
+
+
 class LimitExceeded(LMLangError):
     """A finite limit is in the way; the message holds both numbers."""
 
@@ -89,6 +105,10 @@ class ContextOverflow(LimitExceeded):
 
 class BudgetExceeded(LimitExceeded):
     """A program or an output needs more tokens than it was given."""
+
+
+class QueueFull(LimitExceeded):
+    """As many requests wait to run as may wait; the same one may be taken later."""
 
 
 class DeadlineExceeded(LimitExceeded):

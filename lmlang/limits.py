@@ -74,7 +74,7 @@ def boolean(name: str, value: object) -> bool:
     return value
 
 
-def stop_strings(value: object) -> tuple[str, ...]:
+def stop_strings(value: object, name: str = "stop") -> tuple[str, ...]:
     """Stop strings from None, one string or a sequence of strings; empty ones are refused."""
     if value is None:
         return ()
@@ -85,29 +85,29 @@ def stop_strings(value: object) -> tuple[str, ...]:
         stops = value
     else:
         raise ProgramTypeError(
-            f"stop={_shown(value)} must be a string or a list of strings, "
+            f"{name}={_shown(value)} must be a string or a list of strings, "
             f"not {type(value).__name__}."
         )
     if len(stops) > MAX_STOPS:
-        raise ProgramError(f"stop has {len(stops):,} strings: at most {MAX_STOPS} are allowed.")
+        raise ProgramError(f"{name} has {len(stops):,} strings: at most {MAX_STOPS} are allowed.")
     for stop in stops:
         if not isinstance(stop, str):
             raise ProgramTypeError(
-                f"stop={_shown(value)} must hold strings only, and holds {type(stop).__name__}."
+                f"{name}={_shown(value)} must hold strings only, and holds {type(stop).__name__}."
             )
         if not stop:
             raise ProgramError(
-                "stop='' would end every output at once: leave it out or give a text."
+                f"{name}='' would end every output at once: leave it out or give a text."
             )
         if len(stop) > MAX_STOP_CHARACTERS:
             raise ProgramError(
-                f"stop has a string of {len(stop):,} characters: at most "
+                f"{name} has a string of {len(stop):,} characters: at most "
                 f"{MAX_STOP_CHARACTERS:,} are allowed."
             )
         if any("\ud800" <= character <= "\udfff" for character in stop):
             raise ProgramError(
-                f"stop={_shown(stop)} has a lone surrogate, which no output contains: decode its "
-                "source with the right encoding."
+                f"{name}={_shown(stop)} has a lone surrogate, which no output contains: decode "
+                "its source with the right encoding."
             )
     return tuple(dict.fromkeys(str.__str__(stop) for stop in stops if isinstance(stop, str)))
 

@@ -14,12 +14,13 @@ PACKAGE = Path(__file__).parent.parent / "lmlang"
 MAY_TAKE = {
     "errors": set(),
     "limits": {"errors"},
+    "grammar": {"errors"},
     "noise": set(),
-    "protocol": {"errors", "limits"},
+    "protocol": {"errors", "limits", "grammar"},
     "kernels": {"errors", "noise"},
     "frontend": {"errors", "limits", "noise", "protocol"},
-    "backends": {"errors", "limits", "noise", "protocol"},
-    "runtime": {"errors", "limits", "noise", "protocol", "kernels"},
+    "backends": {"errors", "limits", "noise", "protocol", "grammar"},
+    "runtime": {"errors", "limits", "noise", "protocol", "kernels", "grammar"},
     "testing": {"errors", "limits", "protocol", "frontend", "backends", "runtime"},
     "": {"errors", "protocol", "frontend", "backends", "runtime", "testing"},
     "demo": {"", "errors", "protocol", "frontend", "runtime"},
@@ -28,13 +29,15 @@ MAY_TAKE = {
 }
 """Room to the rooms that its modules may import, besides itself; "" is lmlang/__init__.py."""
 
-STANDARD_ONLY = {"errors", "limits", "noise", "protocol", "frontend"}
+STANDARD_ONLY = {"errors", "limits", "grammar", "noise", "protocol", "frontend"}
 OPTIONAL = {"lmlang.frontend.progress": {"tqdm"}}
 """Packages that may be missing, and the modules that then say so; loaded by what needs them."""
 FREE_OF_TORCH = (
     "lmlang", "lmlang.protocol", "lmlang.frontend.program", "lmlang.frontend.interpreter",
     "lmlang.testing", "lmlang.cli", "lmlang.runtime.sequence", "lmlang.runtime.scheduler",
-    "lmlang.runtime.cache.radix", "lmlang.runtime.cache.manager", "lmlang.runtime.output",
+    "lmlang.runtime.cache.radix", "lmlang.runtime.cache.manager", "lmlang.runtime.cache.host",
+    "lmlang.runtime.policy", "lmlang.runtime.runs", "lmlang.runtime.drafting",
+    "lmlang.runtime.scoring", "lmlang.runtime.output",
     "lmlang.runtime.encoder", "lmlang.runtime.chat", "lmlang.runtime.tokenizer",
 )  # fmt: skip
 

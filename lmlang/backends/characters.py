@@ -6,10 +6,12 @@ encode   one token for each character of that, its code point; END is 0x110000
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lmlang.errors import ProgramError, quote
+from lmlang.grammar.stops import StopMatcher
 from lmlang.protocol import (
     EndTurn,
     Event,
@@ -89,11 +91,14 @@ def cut(answer: str, params: SamplingParams) -> Cut:
         answer = (unit * (least // len(unit) + 1))[:least]
     text = answer[: params.max_tokens]
     ids = tuple(map(ord, text))
-    ends: list[tuple[int, int, str | int]] = [
-        (at + len(stop), at + len(stop) if params.include_stop else at, stop)
-        for stop in params.stop
-        if (at := text.find(stop, params.min_tokens)) >= 0
-    ]
+    ends: list[tuple[int, int, str | int]] = []
+    matcher = StopMatcher(params.stop, params.stop_regex)
+    matcher.skip(text[: params.min_tokens])
+    before, stop = matcher.push(text[params.min_tokens :])
+    if stop is not None:
+        start = params.min_tokens + len(before)
+        end = start + len(stop)
+        ends.append((end, end if params.include_stop else start, stop))
     ends += [
         (at + 1, at, token)
         for token in params.stop_token_ids
@@ -138,6 +143,7 @@ def output_of(
         history=(Tokens(made.ids[: len(made.text)], made.text),) if made.text else (),
         top_logprobs=_tops(made.ids, told, request),
         input_logprobs=inputs,
+        probs=tuple(map(math.exp, told)) if request.probs else (),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lmlang.errors import ProgramError, ProgramTypeError
-from lmlang.frontend.options import LATER_IN_RUN, RUN_KEYWORDS
+from lmlang.frontend.options import RUN_KEYWORDS
 
 CLOSE = 0.75
 """How like a keyword must be to one that exists, to be taken for it in a message."""
@@ -93,7 +93,7 @@ class Arguments:
 
 def of_a_run(name: str) -> bool:
     """Whether a keyword is one of runs."""
-    return name in RUN_KEYWORDS or name in LATER_IN_RUN
+    return name in RUN_KEYWORDS
 
 
 def meant(name: str, known: Iterable[str] = RUN_KEYWORDS) -> str:

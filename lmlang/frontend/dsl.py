@@ -61,7 +61,7 @@ def gen(
     type: Any = None,
     ebnf: str | None = None,
     think: int | None = None,
-    heal: bool = False,
+    heal: bool | None = None,
     include_stop: bool | None = None,
     logit_bias: Mapping[int, float] | None = None,
     seed: int | None = None,
@@ -77,7 +77,8 @@ def gen(
             first.
         stop: Texts that end the output; they are trimmed.
         stop_token_ids: Tokens that end the output and are no part of its text.
-        stop_regex: Not available in this version.
+        stop_regex: Regular expressions in Python's syntax whose first match ends the output as a
+            stop text does.
         temperature: 0 is greedy.
         top_p: Only the likeliest tokens whose probabilities reach this sum.
         top_k: Only the k likeliest tokens; -1 for all.
@@ -85,8 +86,9 @@ def gen(
         frequency_penalty: Taken from a token's logit for each time it stands in the output.
         presence_penalty: Taken from a token's logit once it stands in the output.
         ignore_eos: Go on past the model's own end.
-        return_logprob: Tell log-probabilities in ``s.get_meta_info(name)``; ``s.meta(name)``
-            always has those of the output.
+        return_logprob: Tell log-probabilities in ``s.get_meta_info(name)``, and in
+            ``s.meta(name).probs`` with which probability each token was drawn; ``s.meta(name)``
+            always has the output's log-probabilities.
         logprob_start_len: From this prompt token on, tell those of the prompt too; -1: none.
         top_logprobs_num: Tell so many of the likeliest tokens beside each.
         return_text_in_logprobs: Tell the texts of these tokens.
@@ -98,7 +100,8 @@ def gen(
         type: Not available in this version.
         ebnf: Not available in this version.
         think: Not available in this version.
-        heal: Not available in this version.
+        heal: Where the text before ends inside of a longer token, let the model write that one:
+            behind "wor" it may then go on with " world". What stood there is no part of the value.
         include_stop: Keep the stop text in the value.
         logit_bias: What is added to the logits of tokens, by their ids.
         seed: For this generation's draws, instead of the run's.
@@ -107,6 +110,8 @@ def gen(
     Raises:
         ProgramError: A value is out of range, contradicts another, or is not available in this
             version.
+        GrammarSyntaxError: A pattern of ``stop_regex`` is none, or is not regular.
+        GrammarTooLarge: Its automaton would be too large.
     """
     given = dict(locals())
     variable = _name(name, "gen")

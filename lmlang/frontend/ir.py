@@ -137,6 +137,7 @@ class Gen:
         top_logprobs_num: Of how many of the likeliest tokens too.
         return_text_in_logprobs: With the tokens' texts.
         include_stop: Keep the stop text in the value.
+        heal: Whether the token that the text before ends with may become a longer one.
         logit_bias: What is added to the logits of tokens, by their ids.
         seed: For this generation's draws.
         reasoning: The model type whose reasoning is cut out, into a variable of its own.
@@ -164,6 +165,7 @@ class Gen:
     top_logprobs_num: int | None = None
     return_text_in_logprobs: bool | None = None
     include_stop: bool | None = None
+    heal: bool | None = None
     logit_bias: tuple[tuple[int, float], ...] | None = None
     seed: int | None = None
     reasoning: str | None = None

@@ -25,7 +25,7 @@ class Meta:
         scored_tokens: Tokens of choices that were scored.
         seed: The seed of its draws.
         finish: "stop", "eos" or "length"; None for a select.
-        stop: The stop string or token id that ended it.
+        stop: The stop text, what matched a stop pattern, or the token id that ended it.
         logprob: Sum of ``logprobs``; for a select the joint log-probability of what was chosen.
         tokens: All sampled token ids.
         logprobs: The model's log-probability of each token; for a select the joint one of each
@@ -34,7 +34,9 @@ class Meta:
         input_logprobs: Log-probabilities of the prompt's tokens, where asked for.
         samples: For n above 1 the metadata of each sample; the rest is then the first one's, with
             which the state goes on.
-        probs: Select: probabilities among the choices by their members; they sum to 1.
+        probs: The probability of each token among those that could be drawn, where
+            ``return_logprob`` asked for it; for a select those of the choices by their members,
+            which sum to 1.
         margin: Select: how much likelier the likeliest one is than the next.
         entropy: Select: of ``probs``, in nats.
         scores: Select: what the choices method gave each member; empty where it gives none.
@@ -59,7 +61,7 @@ class Meta:
     top_logprobs: tuple[TopLogprobs, ...] = ()
     input_logprobs: InputLogprobs | None = None
     samples: tuple[Meta, ...] = ()
-    probs: Mapping[Any, float] = field(default_factory=dict)
+    probs: Any = ()
     margin: float | None = None
     entropy: float | None = None
     scores: Mapping[Any, float] = field(default_factory=dict)
@@ -89,6 +91,7 @@ def of_output(output: Output, seed: int, request_id: str, report: Report) -> Met
         logprobs=output.logprobs,
         top_logprobs=output.top_logprobs,
         input_logprobs=output.input_logprobs,
+        probs=output.probs,
         report=report,
     )
 

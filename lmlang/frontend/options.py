@@ -14,22 +14,15 @@ from lmlang.protocol import Backend, SamplingParams
 Accepted = tuple[object, ...]
 
 LATER_IN_GEN: Mapping[str, Accepted] = {
-    "stop_regex": (),
     "dtype": (),
     "regex": (),
     "json_schema": (),
     "type": (),
     "ebnf": (),
     "think": (0,),
-    "heal": (False,),
 }
 """Keywords of `gen` that this version knows but cannot act on, and the values besides None that
 ask for nothing more than what is done anyway."""
-
-LATER_IN_RUN: Mapping[str, Accepted] = {
-    "stop_regex": (),
-}
-"""The same for the keywords of a run."""
 
 SAMPLING = tuple(f.name for f in fields(SamplingParams))
 """Keywords of `gen` that are sampling parameters; in a run max_tokens is max_new_tokens."""
@@ -208,7 +201,6 @@ class RunOptions:
         Raises:
             ProgramError: A value is out of range or not available in this version.
         """
-        refuse_later("run", given, LATER_IN_RUN)
         asked = {k: v for k, v in given.items() if k in RUN_KEYWORDS and v is not None}
         if "max_new_tokens" in asked:
             most = asked.pop("max_new_tokens")

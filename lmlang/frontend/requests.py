@@ -191,6 +191,7 @@ def _requests(run: Run, prompt: Prompt, operation: Operation, node: ir.Gen) -> l
             report.top_logprobs_num,
             None if report.logprob_start_len < 0 else report.logprob_start_len,
             tag,
+            probs=report.return_logprob,
         )
         for sample in range(node.n or run.gen.n)
     ]

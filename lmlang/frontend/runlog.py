@@ -218,6 +218,8 @@ _PARAMS = strict_json.record(
         "presence_penalty": FLOAT,
         "repetition_penalty": FLOAT,
         "logit_bias": strict_json.sequence(strict_json.pair(COUNT, FLOAT)),
+        "stop_regex": strict_json.sequence(TEXT),
+        "heal": FLAG,
     },
 )
 _USAGE = strict_json.record(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from lmlang import limits
-from lmlang.errors import ProgramError, an, quote
+from lmlang.errors import ConstraintError, ProgramError, an, quote
 from lmlang.frontend import ir
 from lmlang.frontend.fields import check_fields, check_program
 from lmlang.frontend.printer import print_node
@@ -116,7 +116,7 @@ class _Check:
             self._at = at
             try:
                 check_fields(node)
-            except ProgramError as error:
+            except (ProgramError, ConstraintError) as error:
                 self._refuse(str(error))
             if isinstance(node, ir.Start) != (self._at == 0):
                 self._refuse("start stands once, and first.")

@@ -12,7 +12,7 @@ FinishReason = Literal["stop", "eos", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Why an output ended: a stop string or token (``stop``), the model's own end, its length."""
+    """Why an output ended: a stop (its text or token), the model's own end, its length."""
 
     reason: FinishReason
     stop: str | int | None = None
@@ -102,6 +102,9 @@ class Output:
             a stop string cut as text.
         top_logprobs: The likeliest tokens at the place of each id; empty where none were asked.
         input_logprobs: Those of the prompt, where asked for.
+        probs: Probability of each id among those that could be drawn: after bias, penalties,
+            what must not come, temperature (1 for a greedy one) and truncation; empty where they
+            were not asked for.
     """
 
     text: str
@@ -112,6 +115,7 @@ class Output:
     history: tuple[Segment, ...]
     top_logprobs: tuple[TopLogprobs, ...] = ()
     input_logprobs: InputLogprobs | None = None
+    probs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

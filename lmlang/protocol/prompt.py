@@ -48,10 +48,13 @@ class Tokens:
     Args:
         ids: Token ids of the backend that made them.
         text: What they read as (for backends that only know text, and for display).
+        heals: Whether they take the place of the last token of the text before them, and so begin
+            with its characters, which ``text`` leaves out.
     """
 
     ids: tuple[int, ...]
     text: str
+    heals: bool = False
 
 
 @dataclass(frozen=True, slots=True)

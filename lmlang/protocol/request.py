@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 from lmlang import limits
 from lmlang.errors import ProgramError, ProgramTypeError
+from lmlang.grammar.search import search_for
 from lmlang.protocol.prompt import Prompt
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next tokens are drawn; checked on construction (``ProgramError``).
+    """How the next tokens are drawn; checked on construction.
 
     Args:
         max_tokens: Tokens at most, 0 to 1,000,000; 0 gives "" with finish "length".
@@ -31,6 +32,14 @@ class SamplingParams:
         repetition_penalty: A positive logit of a token that stands in prompt or output is divided
             by it, a negative one multiplied; above 0, at most 10; 1 is none.
         logit_bias: Pairs of token id and what is added to its logit, -100 to 100.
+        stop_regex: Regular expressions whose first match ends the output as a stop text does.
+        heal: Where the prompt ends with text whose last token a longer one begins with, let the
+            output begin with the characters of that token, which are then no part of its text.
+
+    Raises:
+        ProgramError: A value is out of range, or contradicts another.
+        GrammarSyntaxError: A pattern of ``stop_regex`` is none, or is not regular.
+        GrammarTooLarge: Its automaton would be too large.
     """
 
     max_tokens: int = 128
@@ -47,6 +56,8 @@ class SamplingParams:
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    stop_regex: tuple[str, ...] = ()
+    heal: bool = False
 
     def __post_init__(self) -> None:
         checked = {
@@ -68,6 +79,8 @@ class SamplingParams:
                 "repetition_penalty", self.repetition_penalty, 0.0, 10.0, above=True
             ),
             "logit_bias": limits.logit_bias(self.logit_bias),
+            "stop_regex": limits.stop_strings(self.stop_regex, "stop_regex"),
+            "heal": limits.boolean("heal", self.heal),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -76,6 +89,8 @@ class SamplingParams:
                 f"min_tokens={self.min_tokens:,} is more than max_tokens={self.max_tokens:,}: "
                 "lower the one or raise the other."
             )
+        if self.stop_regex:
+            search_for(self.stop_regex)  # which refuses what cannot be searched for
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +100,12 @@ class Tag:
     Args:
         run_id: Unique to one run of one program.
         op_path: The operation within the run, as in ``"3/fork1.2/0"``.
+        priority: The higher, the sooner, where the backend's policy asks for it.
     """
 
     run_id: str = ""
     op_path: str = ""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +120,8 @@ class Request:
         input_logprobs_from: Prompt tokens from this index on are reported with their
             log-probabilities, which are then computed and not taken from the cache; None: none.
         tag: Where it comes from; no part of the answer.
+        namespace: Whose cache it may use: requests of different namespaces share nothing.
+        probs: Whether each token's probability among those that could be drawn is reported.
     """
 
     prompt: Prompt
@@ -111,8 +130,11 @@ class Request:
     top_logprobs: int = 0
     input_logprobs_from: int | None = None
     tag: Tag = field(default=Tag(), compare=False)
+    namespace: str = ""
+    probs: bool = False
 
     def __post_init__(self) -> None:
+        limits.boolean("probs", self.probs)
         limits.integer("draw_key", self.draw_key, 0, 2**64 - 1)
         limits.integer("top_logprobs", self.top_logprobs, 0, limits.MAX_TOP_LOGPROBS)
         if self.input_logprobs_from is not None:
@@ -129,6 +151,7 @@ class ScoreRequest:
         end_turn: Score the end-of-turn token behind each choice too.
         tag: Where it comes from.
         unconditional: Score the tokens of each choice without the prompt too.
+        namespace: Whose cache it may use.
     """
 
     prompt: Prompt
@@ -136,6 +159,7 @@ class ScoreRequest:
     end_turn: bool = False
     tag: Tag = field(default=Tag(), compare=False)
     unconditional: bool = False
+    namespace: str = ""
 
     def __post_init__(self) -> None:
         if not self.choices:

@@ -34,10 +34,11 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Tokens that a model produced, and what they read as."""
+    """Tokens that a model produced, and what they read as (see `Tokens`)."""
 
     ids: tuple[int, ...]
     text: str
+    heals: bool = False
 
 
 Item: TypeAlias = Literal | Plain | Ids
@@ -143,7 +144,7 @@ def segment_item(segment: Text | Tokens) -> Plain | Ids:
     """The item of a segment that stands as it is."""
     if isinstance(segment, Text):
         return Plain(segment.text)
-    return Ids(segment.ids, segment.text)
+    return Ids(segment.ids, segment.text, segment.heals)
 
 
 class ScriptWriter:
@@ -267,7 +268,7 @@ class ScriptWriter:
                 if text:
                     items.append(Plain(text))
             elif low <= 0 and high >= size:
-                items.append(Ids(segment.ids, segment.text))
+                items.append(segment_item(segment))
             else:
                 whole = whole and not segment.ids
                 items += self._cut_tokens(segment, max(low, 0), min(high, size))
@@ -279,22 +280,24 @@ class ScriptWriter:
             return []
         spelled = [self._tokenizer.token_bytes[index] for index in tokens.ids]
         data = b"".join(spelled)
-        if data != tokens.text.encode():
+        skip = len(data) - len(tokens.text.encode()) if tokens.heals and not low else 0
+        if data[max(skip, 0) :] != tokens.text.encode():
             return [Plain(tokens.text[low:high])]
-        started = [0, *accumulate([(byte & 0xC0) != 0x80 for byte in data])]
+        begun = accumulate([(byte & 0xC0) != 0x80 for byte in data[skip:]])
+        started = [*(0 for _ in range(skip + 1)), *begun]
         kept: list[tuple[int, int, int]] = []
         at = 0
         for index, text in zip(tokens.ids, spelled, strict=True):
-            first = started[at + 1] - 1 if text else started[at]
+            first = max(started[at + 1] - 1, 0) if text else started[at]
             at += len(text)
             if first >= low and started[at] <= high:
                 kept.append((index, first, started[at]))
-        if not kept:
+        if not kept or sum(len(self._tokenizer.token_bytes[index]) for index, _, _ in kept) < skip:
             return [Plain(tokens.text[low:high])]
         begin, end = kept[0][1], kept[-1][2]
         found: list[Plain | Ids] = [
             Plain(tokens.text[low:begin]),
-            Ids(tuple([index for index, _, _ in kept]), tokens.text[begin:end]),
+            Ids(tuple([index for index, _, _ in kept]), tokens.text[begin:end], skip > 0),
             Plain(tokens.text[end:high]),
         ]
         return [item for item in found if item.text or isinstance(item, Ids)]

@@ -1,8 +1,4 @@
-"""Tokens to text as they come: whole characters only, stop strings found across token borders.
-
-ids -> Detokenizer -> text that is final -> StopMatcher -> text that may be shown
-                                                        -> the stop string, once
-"""
+"""Tokens to text as they come, whole characters only; and back, where a stop cut a token."""
 
 from __future__ import annotations
 
@@ -17,90 +13,50 @@ class Detokenizer:
 
     A character whose bytes come in several tokens is held back until its last one. Not
     thread-safe; a new one for every output.
+
+    Args:
+        tokenizer: The tokenizer of the ids.
+        skip: Bytes at the beginning that are no part of the text: whole characters.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip: int = 0) -> None:
         self._bytes = tokenizer.token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.skips = skip
+        """Bytes that are still to be left out."""
 
     def push(self, token: int) -> str:
         """The new text that this token completes; "" for a control token."""
-        return self._decoder.decode(self._bytes[token])
+        data = self._bytes[token]
+        if self.skips:
+            left_out = min(self.skips, len(data))
+            self.skips -= left_out
+            data = data[left_out:]
+        return self._decoder.decode(data)
 
     def finish(self) -> str:
         """What is left at the end: "" or U+FFFD for a character that never became whole."""
         return self._decoder.decode(b"", True)
 
 
-class StopMatcher:
-    """Finds the first stop string in a stream of text and never lets a part of it through.
-
-    The stop that is found is the one that ends first, the longest of those that end there; so it
-    does not matter how the stream was cut. Not thread-safe; a new one for every output.
-
-    Args:
-        stops: Strings to look for, none of them empty; may be none at all.
-    """
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)
-        self._held = ""
-        self._found: str | None = None
-
-    def push(self, text: str) -> tuple[str, str | None]:
-        """Take more of the stream.
-
-        Returns:
-            The text that may be shown now, and the stop string if it is now complete; after
-            that, what comes is ignored.
-        """
-        if self._found is not None:
-            return "", self._found
-        text = self._held + text
-        ends = [
-            (start + len(stop), -len(stop), stop)
-            for stop in self._stops
-            if (start := text.find(stop)) >= 0
-        ]
-        if ends:
-            end, _, self._found = min(ends)
-            self._held = ""
-            return text[: end - len(self._found)], self._found
-        shown = len(text) - max((_overlap(text, stop) for stop in self._stops), default=0)
-        self._held = text[shown:]
-        return text[:shown], None
-
-    def finish(self) -> str:
-        """The text that was held back, at the end of a stream without a stop string."""
-        held, self._held = self._held, ""
-        return held
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of ``text`` that begins ``stop``."""
-    start = max(0, len(text) - len(stop) + 1)
-    while (start := text.find(stop[0], start)) >= 0:
-        if stop.startswith(text[start:]):
-            return len(text) - start
-        start += 1
-    return 0
-
-
-def history(ids: Sequence[int], kept: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], str]:
-    """Split an output that a stop string cut into whole tokens and text.
+def history(
+    ids: Sequence[int], kept: str, tokenizer: Tokenizer, skip: int = 0
+) -> tuple[tuple[int, ...], str]:
+    """Split an output that a stop cut into whole tokens and text.
 
     Args:
         ids: Tokens of the output.
-        kept: A beginning of ``tokenizer.decode(ids)``.
+        kept: A beginning of its text.
         tokenizer: The tokenizer of the ids.
+        skip: Bytes of the tokens before that text: whole characters.
 
     Returns:
         The tokens that lie fully in ``kept`` and end with a whole character, and the rest of
-        ``kept``: the part of the token that was cut.
+        ``kept``: the part of the token that was cut. Tokens that do not reach ``kept`` are none.
     """
     pieces = [tokenizer.token_bytes[index] for index in ids]
     raw = b"".join(pieces)
-    cut = _byte_length(raw, len(kept))
+    cut = skip + _byte_length(raw[skip:], len(kept))
     whole = end = 0
     while whole < len(pieces) and end + len(pieces[whole]) <= cut:
         end += len(pieces[whole])
@@ -112,6 +68,8 @@ def history(ids: Sequence[int], kept: str, tokenizer: Tokenizer) -> tuple[tuple[
         start -= len(pieces[front])
     if not _begins_inside(raw[start:cut]):
         whole, end = front, start
+    if end < skip:
+        whole, end = 0, skip
     return tuple(ids[:whole]), raw[end:cut].decode("utf-8", "replace")
 
 

@@ -1,7 +1,8 @@
-"""One generation's output as it grows: tokens to text, stop strings, the end, events."""
+"""One generation's output as it grows: tokens to text, stops, the end, events."""
 
 from __future__ import annotations
 
+from lmlang.grammar.stops import StopMatcher
 from lmlang.protocol import (
     Event,
     Finish,
@@ -14,23 +15,36 @@ from lmlang.protocol import (
     TopLogprobs,
     Usage,
 )
-from lmlang.runtime.detokenizer import Detokenizer, StopMatcher, history
+from lmlang.runtime.cache.radix import IntArray
+from lmlang.runtime.detokenizer import Detokenizer, history
+from lmlang.runtime.healing import Healing
 from lmlang.runtime.tokenizer import Tokenizer
 
 
 class OutputStream:
-    """Takes sampled tokens one by one and says what may be shown and when it is over."""
+    """Takes sampled tokens one by one and says what may be shown and when it is over.
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
+    Args:
+        tokenizer: The model's tokenizer.
+        params: How the tokens are drawn, and what ends them.
+        healing: What the tokens begin with that is no part of the text; None: nothing.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, params: SamplingParams, healing: Healing | None = None
+    ) -> None:
         self.ids: list[int] = []
         self.finish: Finish | None = None
         self._tokenizer = tokenizer
         self._params = params
-        self._detokenizer = Detokenizer(tokenizer)
-        self._stops = StopMatcher(params.stop)
+        self._healing = healing
+        self._skip = 0 if healing is None else len(healing.data)
+        self._detokenizer = Detokenizer(tokenizer, self._skip)
+        self._stops = StopMatcher(params.stop, params.stop_regex)
         self._logprobs: list[float] = []
         self._shown: list[str] = []
         self._top: list[TopLogprobs] = []
+        self._probs: list[float] = []
 
     def barred(self) -> frozenset[int]:
         """Ids that must not be drawn next: what would end or garble an output too short to end."""
@@ -39,13 +53,35 @@ class OutputStream:
         tokenizer = self._tokenizer
         return tokenizer.control_ids | tokenizer.stop_ids | set(self._params.stop_token_ids)
 
-    def accept(self, token: int, logprob: float, top: TopLogprobs | None = None) -> Event:
-        """Take the next sampled token; the event's ``finish`` is set where it was the last."""
+    def allowed(self) -> IntArray | None:
+        """The ids that alone may be drawn next; None: all."""
+        left = self._detokenizer.skips
+        if self._healing is None or not left:
+            return None
+        return self._healing.allowed[self._skip - left]
+
+    def accept(
+        self,
+        token: int,
+        logprob: float,
+        top: TopLogprobs | None = None,
+        prob: float | None = None,
+    ) -> Event:
+        """Take the next sampled token; the event's ``finish`` is set where it was the last.
+
+        Args:
+            token: Its id.
+            logprob: The model's log-probability of it.
+            top: The likeliest tokens in its place, where asked for.
+            prob: Its probability among those that could be drawn, where asked for.
+        """
         params = self._params
         self.ids.append(token)
         self._logprobs.append(logprob)
         if top is not None:
             self._top.append(top)
+        if prob is not None:
+            self._probs.append(prob)
         if token in params.stop_token_ids:
             ended: Finish | None = Finish("stop", token)
         elif token in self._tokenizer.stop_ids and not params.ignore_eos:
@@ -82,17 +118,19 @@ class OutputStream:
             self._history(),
             tuple(self._top),
             inputs,
+            tuple(self._probs),
         )
 
     def _read(self, text: str) -> tuple[str, str | None]:
-        """What of new text may be shown, and the stop string that it completes."""
+        """What of new text may be shown, and the stop that it completes."""
         if len(self.ids) <= self._params.min_tokens:
+            self._stops.skip(text)
             return text, None
         shown, stop = self._stops.push(text)
         return shown + (stop if stop is not None and self._params.include_stop else ""), stop
 
     def _flush(self, finish: Finish) -> tuple[str, Finish]:
-        """What was held back is shown at the end, unless that completes a stop string."""
+        """What was held back is shown at the end, unless that completes a stop."""
         more, stop = self._read(self._detokenizer.finish())
         if stop is not None:
             return more, Finish("stop", stop)
@@ -103,9 +141,11 @@ class OutputStream:
         ids, text = tuple(self.ids), "".join(self._shown)
         rest = ""
         if isinstance(self.finish.stop, str):
-            ids, rest = history(self.ids, text, self._tokenizer)
+            ids, rest = history(self.ids, text, self._tokenizer, self._skip)
             text = text.removesuffix(rest)
         elif self.finish.reason != "length":
             ids = ids[:-1]
-        segments: list[Segment] = [Tokens(ids, text)] if ids else []
+        if self._detokenizer.skips:  # what was taken back was not spelled out: it stays
+            return ()
+        segments: list[Segment] = [Tokens(ids, text, bool(self._skip))] if ids else []
         return (*segments, Text(rest)) if rest else tuple(segments)

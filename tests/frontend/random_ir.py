@@ -49,7 +49,9 @@ def gens(state, made, name):
         n=optional(st.integers(1, 9)),
         stop=optional(tuples(texts.filter(bool))),
         stop_token_ids=optional(tuples(st.integers(0, 2**31 - 1))),
-        stop_regex=optional(tuples(anything)),
+        stop_regex=optional(
+            tuples(st.sampled_from(["a+", r"\\d{2}\"", "\n|é", "[^x]y", "(?i)end"]))
+        ),
         temperature=optional(st.floats(0, 1_000)),
         top_p=optional(floats),
         top_k=optional(st.integers(1, 2**31 - 1)),
@@ -63,6 +65,7 @@ def gens(state, made, name):
         top_logprobs_num=optional(st.integers(0, 9)),
         return_text_in_logprobs=optional(st.booleans()),
         include_stop=optional(st.booleans()),
+        heal=optional(st.booleans()),
         logit_bias=optional(
             st.dictionaries(st.integers(0, 2**31 - 1), st.floats(-100, 100), max_size=3).map(
                 lambda bias: tuple(sorted(bias.items()))

@@ -5,7 +5,7 @@ import pytest
 import lmlang as lm
 
 
-@pytest.mark.parametrize("name", ["classify", "extract", "generate", "grammar"])
+@pytest.mark.parametrize("name", ["classify", "extract", "generate"])
 def test_words_of_later_versions_say_so(name):
     with pytest.raises(AttributeError, match=rf"^lmlang\.{name} is not available in this version"):
         getattr(lm, name)

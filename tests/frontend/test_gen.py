@@ -7,7 +7,6 @@ from lmlang.frontend.dsl import gen
 from lmlang.testing import ScriptedBackend
 
 Later = [
-    {"stop_regex": "a"},
     {"dtype": int},
     {"regex": "a+"},
     {"regex": ""},
@@ -15,7 +14,6 @@ Later = [
     {"type": int},
     {"ebnf": "root ::= a"},
     {"think": 5},
-    {"heal": True},
 ]
 
 
@@ -27,7 +25,7 @@ def test_what_gen_cannot_do_yet_it_refuses_by_name(keyword):
 
 
 def test_what_asks_for_nothing_more_is_accepted():
-    assert lm.gen("x", heal=False, think=0, dtype=None) == lm.gen("x")
+    assert lm.gen("x", think=0, dtype=None) == lm.gen("x")
     with pytest.raises(lm.ProgramError, match="n=True must be an integer, not bool"):
         lm.gen("x", n=True)
 
@@ -57,6 +55,12 @@ def test_gen_has_the_fields_argument_order():
         ({"stop": ""}, "stop='' would end every output at once"),
         ({"stop": 3}, "stop=3 must be a string or a list of strings"),
         ({"stop": ["a", None]}, "must hold strings only, and holds NoneType"),
+        ({"stop_regex": ""}, "stop_regex='' would end every output at once"),
+        ({"stop_regex": 3}, "stop_regex=3 must be a string or a list of strings"),
+        ({"stop_regex": ["a"] * 65}, "stop_regex has 65 strings: at most 64"),
+        ({"stop_regex": "a" * 1025}, "stop_regex has a string of 1,025 characters"),
+        ({"stop_regex": "a*"}, "may match no character at all"),
+        ({"heal": 1}, "heal=1 must be True or False"),
         ({"ignore_eos": 1}, "ignore_eos=1 must be True or False"),
         ({"seed": -1}, "seed=-1 is out of range"),
         ({"seed": 10**5000}, "seed=a number of thousands of digits is out of range"),
@@ -70,6 +74,45 @@ def test_gen_has_the_fields_argument_order():
 def test_wrong_values_raise_where_they_are_written(keyword, message):
     with pytest.raises(lm.ProgramError, match=message):
         lm.gen(**keyword)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "error", "message"),
+    [
+        ("a(", lm.GrammarSyntaxError, "unterminated subpattern at character 1"),
+        (r"(a)\1", lm.GrammarSyntaxError, "at character 3: a back-reference"),
+        ("a$", lm.GrammarSyntaxError, r"at character 1: \$ at its end looks at what comes behind"),
+        ("(a{1,500}){1,500}", lm.GrammarTooLarge, "more than 10,000 nodes"),
+    ],
+)
+def test_patterns_that_cannot_be_searched_for_are_refused_where_they_are_written(
+    pattern, error, message
+):
+    for make in (lm.gen, lambda **given: run(**given)):
+        with pytest.raises(error, match=message):
+            make(stop_regex=[pattern])
+
+
+def test_a_stop_pattern_ends_an_answer_as_a_stop_text_does():
+    answers = ["One. Two", "ab12cd", "xaab", "none"]
+    texts = [
+        lm.gen("dot", stop_regex=r"[.!]\s"),
+        lm.gen("digits", stop_regex=[r"b\d", r"\d\d"], include_stop=True),
+        lm.gen("longest", stop="b", stop_regex="a+b"),
+        lm.gen("content", stop_regex="n", min_tokens=3),
+    ]
+    state = run(*texts, backend=ScriptedBackend(answers))
+    assert [state[name] for name in ("dot", "digits", "longest", "content")] == [
+        "One", "ab1", "x", "none",
+    ]  # fmt: skip
+    assert [state.meta(name).stop for name in ("dot", "digits", "longest")] == [". ", "b1", "aab"]
+
+
+def test_probabilities_are_told_where_they_were_asked_for():
+    state = run(lm.gen("x", return_logprob=True), lm.gen("y"), backend=ScriptedBackend(["ab", "c"]))
+    assert len(state.meta("x").probs) == len(state.meta("x").tokens) == 3
+    assert all(0 < prob <= 1 for prob in state.meta("x").probs)
+    assert state.meta("y").probs == ()
 
 
 def run(*expressions, backend=None, **options):
@@ -104,6 +147,8 @@ PARAMETERS = {
     "ignore_eos": True,
     "include_stop": True,
     "logit_bias": ((3, -100.0), (7, 2.5)),
+    "stop_regex": ("a+", r"\d"),
+    "heal": True,
 }
 
 

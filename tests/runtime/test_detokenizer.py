@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lmlang.runtime.detokenizer import Detokenizer, StopMatcher, history
+from lmlang.grammar.stops import StopMatcher
+from lmlang.runtime.detokenizer import Detokenizer, history
 from tests.reference import embedded
 from tests.tiny import tiny_tokenizer
 

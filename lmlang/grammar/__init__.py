@@ -1,0 +1,1 @@
+"""Constraints on text: characters, bytes and token ids only; knows no request and no model."""

@@ -1,0 +1,345 @@
+r"""A regular expression in Python's syntax as a nondeterministic automaton over characters.
+
+    a(b|c)*   ->   [a] -> < -> [b] -> back to <        [x] reads a character of a set
+                          < -> [c] -> back to <        <   goes on in any of several ways
+                          < -> end                     ^   goes on where an assertion holds
+
+The standard library parses, so the syntax is Python's to the letter. What no finite automaton can
+do (back-references, look-around) or what means nothing for one (atomic groups) is refused with
+its position; what would grow too large is refused by its size, before it is built.
+Source: Thompson, "Regular expression search algorithm" (1968).
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+from lmlang.errors import GrammarSyntaxError, GrammarTooLarge, quote
+from lmlang.grammar.charset import EVERYTHING, Item, Ranges, class_ranges, complement, contains
+
+MAX_NODES = 10_000
+"""Nodes of one automaton."""
+MAX_DEPTH = 100
+"""Groups inside of groups."""
+
+END = 0
+"""The node at the end of every automaton."""
+
+_parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
+
+
+class Assertion(Enum):
+    r"""What must hold between two characters."""
+
+    BEGINNING = r"\A"
+    BEGINNING_OF_LINE = "^"
+    DOLLAR = "$"
+    END_OF_LINE = "$ of a line"
+    END = r"\Z"
+    BOUNDARY = r"\b"
+    NO_BOUNDARY = r"\B"
+    ASCII_BOUNDARY = r"\b in ASCII"
+    NO_ASCII_BOUNDARY = r"\B in ASCII"
+
+    @property
+    def looks_back_only(self) -> bool:
+        """Whether what comes behind does not matter."""
+        return self in (Assertion.BEGINNING, Assertion.BEGINNING_OF_LINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node: reads a character, or asserts, or does neither.
+
+    Args:
+        onward: Nodes that come next.
+        reads: Number of the set whose characters it reads; None: none.
+        asserts: What it asserts; None: nothing.
+    """
+
+    onward: tuple[int, ...]
+    reads: int | None = None
+    asserts: Assertion | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Automaton:
+    """An automaton; immutable.
+
+    Args:
+        nodes: The one at the end first; those that lead nowhere have no ``onward``.
+        start: Where it begins.
+        sets: What the nodes read.
+        positions: Of parts of the pattern by their spelling, for messages.
+        pattern: What it was made from; of several the last one.
+    """
+
+    nodes: tuple[Node, ...]
+    start: int
+    sets: tuple[Ranges, ...]
+    positions: dict[str, int]
+    pattern: str
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether it may match no character at all."""
+        return self.start in leading_to(self.nodes, [END])
+
+
+def leading_to(nodes: Sequence[Node], goals: Iterable[int]) -> set[int]:
+    """The nodes that lead to a goal without reading a character, if all assertions hold."""
+    before: list[list[int]] = [[] for _ in nodes]
+    for number, node in enumerate(nodes):
+        if node.reads is None:
+            for other in node.onward:
+                before[other].append(number)
+    found = set(goals)
+    todo = list(found)
+    while todo:
+        new = [number for number in before[todo.pop()] if number not in found]
+        found.update(new)
+        todo += new
+    return found
+
+
+@lru_cache(maxsize=64)
+def compile_regex(*patterns: str) -> Automaton:
+    """The automaton of what one of some patterns matches in full.
+
+    Raises:
+        GrammarSyntaxError: A pattern is none, or is not regular; with the position.
+        GrammarTooLarge: The automaton would have more than `MAX_NODES` nodes.
+    """
+    builder = _Builder()
+    starts = [builder.add(pattern) for pattern in patterns]
+    return builder.finished(starts)
+
+
+def refused(pattern: str, positions: dict[str, int], spelling: str, why: str) -> GrammarSyntaxError:
+    """The error for a part of a pattern that is not possible."""
+    at = positions.get(spelling)
+    place = "" if at is None else f" at character {at:,}"
+    return GrammarSyntaxError(f"the pattern {quote(pattern)}{place}: {why}.")
+
+
+_AT = {
+    "AT_BEGINNING": Assertion.BEGINNING,
+    "AT_BEGINNING_STRING": Assertion.BEGINNING,
+    "AT_END": Assertion.DOLLAR,
+    "AT_END_STRING": Assertion.END,
+    "AT_BOUNDARY": Assertion.BOUNDARY,
+    "AT_NON_BOUNDARY": Assertion.NO_BOUNDARY,
+}
+_IN_LINES = {
+    Assertion.DOLLAR: Assertion.END_OF_LINE,
+}
+_IN_ASCII = {
+    Assertion.BOUNDARY: Assertion.ASCII_BOUNDARY,
+    Assertion.NO_BOUNDARY: Assertion.NO_ASCII_BOUNDARY,
+}
+_NOT_REGULAR = {
+    "GROUPREF": "a back-reference would have to remember text; spell out what may stand there",
+    "GROUPREF_EXISTS": "a condition on a group would have to remember it; write both cases with |",
+    "ASSERT": "look-around cannot be compiled; write what may stand there as part of the pattern",
+    "ATOMIC_GROUP": "an atomic group changes how a search goes back, and nothing goes back here; "
+    "write (?:…)",
+    "POSSESSIVE_REPEAT": "a possessive repeat changes how a search goes back, and nothing goes "
+    "back here; leave out its last +",
+}
+
+
+class _Builder:
+    """An automaton as it grows, from its end to its beginning."""
+
+    def __init__(self) -> None:
+        self._nodes: list[Node] = [Node(())]
+        self._sets: dict[Ranges, int] = {}
+        self._pattern = ""
+        self._positions: dict[str, int] = {}
+        self._work = 0
+
+    def add(self, pattern: str) -> int:
+        """Where a pattern begins."""
+        self._pattern, self._positions = pattern, _outline(pattern)
+        try:
+            tree = _parser.parse(pattern)
+        except re.error as error:
+            at = "" if error.pos is None else f" at character {error.pos:,}"
+            raise GrammarSyntaxError(
+                f"the pattern {quote(pattern)} is no regular expression: {error.msg}{at}."
+            ) from None
+        except (ValueError, OverflowError) as error:
+            raise GrammarSyntaxError(
+                f"the pattern {quote(pattern)} is no regular expression: {error}."
+            ) from None
+        start = self._sequence(tree, tree.state.flags, END)
+        self._check_dollars()
+        return start
+
+    def finished(self, starts: list[int]) -> Automaton:
+        """The automaton that begins at any of some nodes."""
+        start = starts[0] if len(starts) == 1 else self._made(Node(tuple(starts)))
+        return Automaton(self._pruned(), start, tuple(self._sets), self._positions, self._pattern)
+
+    def _made(self, node: Node) -> int:
+        if len(self._nodes) >= MAX_NODES:
+            raise self._too_large()
+        self._nodes.append(node)
+        return len(self._nodes) - 1
+
+    def _too_large(self) -> GrammarTooLarge:
+        return GrammarTooLarge(
+            f"the pattern {quote(self._pattern)} needs more than {MAX_NODES:,} nodes of an "
+            "automaton (all patterns together): lower its counts."
+        )
+
+    def _sequence(self, items: Iterable[Any], flags: int, onward: int) -> int:
+        """Where some parts begin that stand one behind the other."""
+        for operation, argument in reversed(list(items)):
+            onward = self._part(operation.name, argument, flags, onward)
+        return onward
+
+    def _part(self, name: str, argument: Any, flags: int, onward: int) -> int:
+        self._spend()
+        if name == "LITERAL":
+            return self._reading([("range", argument, argument)], False, flags, onward)
+        if name == "NOT_LITERAL":
+            return self._reading([("range", argument, argument)], True, flags, onward)
+        if name == "ANY":
+            line_end = ord("\n")
+            dot = EVERYTHING if flags & re.DOTALL else complement(((line_end, line_end),))
+            return self._reader(dot, onward)
+        if name == "IN":
+            negated = argument[0][0].name == "NEGATE"
+            return self._reading(_items(argument[negated:]), negated, flags, onward)
+        if name == "BRANCH":
+            return self._fork([self._sequence(way, flags, onward) for way in argument[1]])
+        if name == "SUBPATTERN":
+            _, added, taken, inside = argument
+            return self._sequence(inside, (flags | added) & ~taken, onward)
+        if name in ("MAX_REPEAT", "MIN_REPEAT"):
+            least, most, inside = argument
+            return self._repeat(least, most, inside, flags, onward)
+        if name == "AT":
+            return self._made(Node((onward,), asserts=_assertion(argument.name, flags)))
+        if name == "FAILURE":
+            return self._fork([])
+        name = name.replace("ASSERT_NOT", "ASSERT")
+        why = _NOT_REGULAR.get(name, f"{name} is not known here")
+        raise refused(self._pattern, self._positions, name, why)
+
+    def _reading(self, items: list[Item], negated: bool, flags: int, onward: int) -> int:
+        ignore_case, ascii_only = bool(flags & re.IGNORECASE), bool(flags & re.ASCII)
+        return self._reader(class_ranges(tuple(items), negated, ignore_case, ascii_only), onward)
+
+    def _reader(self, ranges: Ranges, onward: int) -> int:
+        number = self._sets.setdefault(ranges, len(self._sets))
+        return self._made(Node((onward,) if ranges else (), reads=number))
+
+    def _fork(self, ways: list[int]) -> int:
+        return self._made(Node(tuple(dict.fromkeys(ways))))
+
+    def _repeat(self, least: int, most: int, inside: Any, flags: int, onward: int) -> int:
+        if most == _parser.MAXREPEAT:
+            loop = self._fork([])
+            again = self._sequence(inside, flags, loop)
+            self._nodes[loop] = Node((again, onward))
+            start = loop
+        else:
+            start = onward
+            for _ in range(most - least):
+                self._spend()
+                start = self._fork([self._sequence(inside, flags, start), onward])
+        for _ in range(least):
+            self._spend()
+            start = self._sequence(inside, flags, start)
+        return start
+
+    def _spend(self) -> None:
+        """Count a part that is built, as parts may be empty and repeated without end."""
+        self._work += 1
+        if self._work > 4 * MAX_NODES:
+            raise self._too_large()
+
+    def _check_dollars(self) -> None:
+        """Refuse a $ behind which a line may end: it means that nothing else follows that."""
+        ends = [contains(ranges, ord("\n")) for ranges in self._sets]
+        readers = [n for n, node in enumerate(self._nodes) if node.reads is not None]
+        before = leading_to(self._nodes, [n for n in readers if ends[self._nodes[n].reads or 0]])
+        if any(self._nodes[number].asserts is Assertion.DOLLAR for number in before):
+            why = "$ stands before what may be a line's end; write (?m:$) or leave it out"
+            raise refused(self._pattern, self._positions, "$", why)
+
+    def _pruned(self) -> tuple[Node, ...]:
+        """The nodes, without ways that do not lead to the end."""
+        before: list[list[int]] = [[] for _ in self._nodes]
+        for number, node in enumerate(self._nodes):
+            for other in node.onward:
+                before[other].append(number)
+        alive, todo = {END}, [END]
+        while todo:
+            for number in before[todo.pop()]:
+                if number not in alive:
+                    alive.add(number)
+                    todo.append(number)
+        return tuple(
+            Node(tuple(other for other in node.onward if other in alive), node.reads, node.asserts)
+            for node in self._nodes
+        )
+
+
+def _items(members: Iterable[Any]) -> list[Item]:
+    """The parts of a class."""
+    found: list[Item] = []
+    for operation, argument in members:
+        if operation.name == "LITERAL":
+            found.append(("range", argument, argument))
+        elif operation.name == "RANGE":
+            found.append(("range", *argument))
+        else:
+            kind = argument.name.removeprefix("CATEGORY_")
+            letter = kind.removeprefix("NOT_")[0]
+            found.append(("category", letter if "NOT_" in kind else letter.lower()))
+    return found
+
+
+def _assertion(name: str, flags: int) -> Assertion:
+    found = _AT[name]
+    if name == "AT_BEGINNING" and flags & re.MULTILINE:
+        return Assertion.BEGINNING_OF_LINE
+    if flags & re.MULTILINE:
+        found = _IN_LINES.get(found, found)
+    return _IN_ASCII.get(found, found) if flags & re.ASCII else found
+
+
+_SPELLINGS = re.compile(
+    r"""(?P<skipped>\[\^?\]?(?:[^\]\\]|\\.)*\])        # a class
+    |(?P<GROUPREF>\\[1-9]|\(\?P=)|(?P<escape>\\.)
+    |(?P<ASSERT>\(\?<?[=!])|(?P<ATOMIC_GROUP>\(\?>)|(?P<GROUPREF_EXISTS>\(\?\()
+    |(?P<POSSESSIVE_REPEAT>[*+?}]\+)|(?P<open>\()|(?P<close>\))|(?P<dollar>\$)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def _outline(pattern: str) -> dict[str, int]:
+    """Where parts of a pattern first stand; GrammarTooLarge for groups nested too deeply."""
+    found: dict[str, int] = {}
+    depth = 0
+    for match in _SPELLINGS.finditer(pattern):
+        kind = match.lastgroup or ""
+        name = {"escape": match[0], "dollar": "$"}.get(kind, kind)
+        found.setdefault(name, match.start())
+        depth += match[0].startswith("(") - (kind == "close")
+        if depth > MAX_DEPTH:
+            raise GrammarTooLarge(
+                f"the pattern {quote(pattern)} nests more than {MAX_DEPTH} groups at character "
+                f"{match.start():,}: flatten it."
+            )
+    return found
