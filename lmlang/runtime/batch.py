@@ -2,6 +2,9 @@
 
 input_ids  [d0 d1 d2 | c0 c0 c0 c0 | c1 c1]     T tokens: decode rows, then prefill chunks
 logits_at   ^  ^  ^             ^        ^      K <= T of them need logits
+
+A decode row with a draft is a chunk that needs all its logits; a piece of a trie of choices is as
+many rows as it has unbranched runs of nodes.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ import torch
 from torch import Tensor
 
 from lmlang.runtime.attention import AttentionPlan, RowSlots, plan_attention
+from lmlang.runtime.cache.radix import IntArray
 from lmlang.runtime.scheduler import Plan
-from lmlang.runtime.sequence import Sequence
+from lmlang.runtime.sequence import PieceTask, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,30 @@ class Batch:
     logit_rows: tuple[LogitRows, ...]
 
 
+def _positions(sequence: Sequence, begin: int, end: int) -> IntArray:
+    """Places in the text of tokens [begin, end): a node of a trie stands behind those above it."""
+    places = np.arange(begin, end, dtype=np.int64)
+    if isinstance(sequence.task, PieceTask) and end > sequence.stem:
+        nodes = places >= sequence.stem
+        depths = sequence.task.piece.depths()
+        places[nodes] = sequence.stem + depths[places[nodes] - sequence.stem]
+    return places
+
+
+def _row_slots(
+    sequence: Sequence, table: IntArray, start: int, begin: int, end: int
+) -> list[RowSlots]:
+    """What attention must know of tokens [begin, end): a row for text, one a run of nodes."""
+    if not isinstance(sequence.task, PieceTask) or end <= sequence.stem:
+        return [RowSlots(start, end - begin, table[:end])]
+    stem, piece = sequence.stem, sequence.task.piece
+    made = [RowSlots(start, stem - begin, table[:stem])] if begin < stem else []
+    for first, last in piece.runs(max(0, begin - stem), end - stem):
+        seen = (table[:stem], table[stem + piece.above(first)], table[stem + first : stem + last])
+        made.append(RowSlots(start + stem + first - begin, last - first, np.concatenate(seen)))
+    return made
+
+
 def build_batch(plan: Plan, device: torch.device, windows: tuple[int, ...] = (0,)) -> Batch:
     """The tensors of a plan that is not empty, for layers of these windows."""
     ids, positions, slots, logits_at = [], [], [], []
@@ -55,10 +83,12 @@ def build_batch(plan: Plan, device: torch.device, windows: tuple[int, ...] = (0,
         sequence, lease = row.sequence, row.sequence.lease
         assert lease is not None
         begin, end = sequence.computed, sequence.computed + row.count
-        ids.append(sequence.tokens(begin, end))
-        positions.append(np.arange(begin, end, dtype=np.int64))
-        slots.append(RowSlots(start, row.count, lease.table[:end]))
-        first = max(sequence.first_logit, begin)
+        ids.append(sequence.tokens(begin, end - len(row.draft)))
+        if row.draft:
+            ids.append(np.array(row.draft, dtype=np.int64))
+        positions.append(_positions(sequence, begin, end))
+        slots += _row_slots(sequence, lease.table, start, begin, end)
+        first = begin if row.draft else max(sequence.first_logit, begin)
         if first < end:
             logits_at.append(np.arange(start + first - begin, start + row.count, dtype=np.int64))
             logit_rows.append(LogitRows(sequence, rows_so_far, rows_so_far + end - first, first))

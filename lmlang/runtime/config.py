@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from lmlang import limits
 from lmlang.errors import ProgramError, ProgramTypeError, quote
+from lmlang.runtime.policy import POLICIES
 
 log = logging.getLogger("lmlang")
 
@@ -23,22 +24,15 @@ SPELLINGS = {
     "quantization": "quantize",
     "schedule_policy": "policy",
     "random_seed": "seed",
+    "speculative_algorithm": "speculative",
 }
 """SGLang's name to ours. (mem_fraction_static is a share of all memory there, of the free memory
 here.)"""
 
 AS_IT_IS: Mapping[str, tuple[object, ...]] = {
     "device": ("auto", "cpu"),
-    "dtype": ("auto", "float32", "float"),
     "quantize": ("auto",),
-    "policy": ("fcfs",),
-    "deterministic": (False,),
-    "offline": (True, False),
-    "max_queued": (),
     "seed": (),
-    "revision": (),
-    "host_kv_gb": (0,),
-    "speculative": (),
     "tp_size": (1,),
     "dp_size": (1,),
     "pp_size": (1,),
@@ -47,7 +41,6 @@ AS_IT_IS: Mapping[str, tuple[object, ...]] = {
     "page_size": (1,),
     "skip_tokenizer_init": (False,),
     "trust_remote_code": (False,),
-    "disable_radix_cache": (False,),
     "tokenizer_path": (),
     "tokenizer_mode": ("auto",),
     "context_length": (),
@@ -70,6 +63,15 @@ WITHOUT_EFFECT = frozenset(
 """Parameters of a server or of a GPU: there is none here, and a log line says so."""
 
 
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "dtype": ("auto", "float32", "bfloat16", "float16"),
+    "policy": POLICIES,
+    "eviction": ("program", "lru"),
+    "speculative": ("ngram",),
+}
+"""What parameters of a few words may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
     """Checked parameters of a `Runtime`, which documents them.
@@ -79,13 +81,42 @@ class RuntimeConfig:
     """
 
     model: str | os.PathLike[str] | None = None
+    dtype: str = "auto"
+    revision: str | None = None
+    offline: bool = False
     kv_tokens: int | None = None
     memory_fraction: float = 0.8
+    host_kv_gb: float = 0.0
     max_batch_tokens: int = 512
     max_running: int = 128
+    max_queued: int = 1 << 16
+    policy: str = "program"
+    eviction: str = "program"
+    radix_cache: bool = True
+    in_batch_sharing: bool = True
+    speculative: str | None = None
+    deterministic: bool = False
+    heartbeat: float = 120.0
     chat_template: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            value = getattr(self, name)
+            if value is not None and value not in known:
+                raise ProgramError(
+                    f"{name}={quote(str(value))} is unknown: give one of "
+                    f"{', '.join(map(repr, known))}."
+                )
+        for name in ("offline", "radix_cache", "in_batch_sharing", "deterministic"):
+            limits.boolean(name, getattr(self, name))
+        limits.number("host_kv_gb", self.host_kv_gb, 0.0, 1 << 20)
+        limits.number("heartbeat", self.heartbeat, 0.0, 1e9, above=True)
+        limits.integer("max_queued", self.max_queued, 1, 1 << 24)
+        if self.host_kv_gb and not self.radix_cache:
+            raise ProgramError(
+                "host_kv_gb keeps what the radix cache evicts, and radix_cache=False keeps "
+                "nothing: leave one of them out."
+            )
         limits.number("memory_fraction", self.memory_fraction, 0.0, 1.0, above=True)
         limits.integer("max_batch_tokens", self.max_batch_tokens, 1, 1 << 20)
         limits.integer("max_running", self.max_running, 1, 1 << 16)
@@ -112,6 +143,10 @@ class RuntimeConfig:
         ours: dict[str, object] = {}
         for name, value in given.items():
             own = SPELLINGS.get(name, name)
+            if name == "disable_radix_cache":
+                own, value = "radix_cache", not value
+            if own == "speculative" and isinstance(value, str):
+                value = value.lower()
             if name in WITHOUT_EFFECT:
                 log.info("Runtime(%s=…) has no effect in this process", name)
             elif own in AS_IT_IS:

@@ -33,9 +33,10 @@ from lmlang.protocol import (
 )
 from lmlang.runtime.cache.manager import CacheManager
 from lmlang.runtime.cache.pool import KVPool, bytes_per_slot
-from lmlang.runtime.cache.radix import IntArray
+from lmlang.runtime.cache.radix import IntArray, common_prefix
 from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.config import RuntimeConfig
+from lmlang.runtime.drafting import Drafter
 from lmlang.runtime.encoder import PromptEncoder
 from lmlang.runtime.engine import Engine
 from lmlang.runtime.loop import EngineLoop
@@ -45,10 +46,11 @@ from lmlang.runtime.models.llama import CausalLM
 from lmlang.runtime.models.opened import OpenedModel, open_model
 from lmlang.runtime.output import OutputStream
 from lmlang.runtime.scheduler import Scheduler
-from lmlang.runtime.sequence import GenerateTask, ScoreJob, Sequence, StemTask
-from lmlang.runtime.shape import ModelShape
+from lmlang.runtime.scoring import ScoreJob
+from lmlang.runtime.sequence import GenerateTask, Sequence, score_sequence
 from lmlang.runtime.tokenizer import Tokenizer
 
+CPU = torch.device("cpu")
 DEFAULT_KV_BYTES = 4 * 2**30
 """Bytes of the KV pool at most, unless kv_tokens says otherwise."""
 
@@ -84,6 +86,7 @@ class Runtime:
         memory_fraction: float | None = None,
         max_batch_tokens: int | None = None,
         max_running: int | None = None,
+        policy: str | None = None,
         chat_template: str | os.PathLike[str] | None = None,
         **others: object,
     ) -> None:
@@ -93,6 +96,7 @@ class Runtime:
             "memory_fraction": memory_fraction,
             "max_batch_tokens": max_batch_tokens,
             "max_running": max_running,
+            "policy": policy,
             "chat_template": chat_template,
         }
         given = {name: value for name, value in named.items() if value is not None}
@@ -100,10 +104,7 @@ class Runtime:
         opened = open_model(config.model)
         if config.chat_template is not None:
             opened = opened.with_template(config.chat_template)
-        slots = config.kv_tokens
-        if slots is None:
-            slots = _default_kv_tokens(opened.model.shape, config.memory_fraction)
-        self._start(opened, slots, config.max_batch_tokens, config.max_running)
+        self._start(opened, config)
 
     @classmethod
     def over(
@@ -111,28 +112,40 @@ class Runtime:
         model: CausalLM,
         tokenizer: Tokenizer,
         template: ChatTemplate,
-        *,
-        kv_tokens: int,
-        max_batch_tokens: int = 512,
-        max_running: int = 128,
+        **parameters: object,
     ) -> Runtime:
-        """A runtime over a model that is in memory already."""
+        """A runtime over a model that is in memory already; ``parameters`` as of `Runtime`."""
         runtime = cls.__new__(cls)
         opened = OpenedModel("in memory", model, tokenizer, template)
-        runtime._start(opened, kv_tokens, max_batch_tokens, max_running)
+        runtime._start(opened, RuntimeConfig.of(parameters))
         return runtime
 
-    def _start(
-        self, opened: OpenedModel, kv_tokens: int, max_batch_tokens: int, max_running: int
-    ) -> None:
+    def _start(self, opened: OpenedModel, config: RuntimeConfig) -> None:
         model = opened.model
+        slot_bytes = bytes_per_slot(model.shape, model.dtype)
+        slots = config.kv_tokens or _default_kv_tokens(slot_bytes, config.memory_fraction)
+        host_slots = int(config.host_kv_gb * 2**30) // slot_bytes
         self._opened = opened
         self._encoder = PromptEncoder(opened.tokenizer, opened.template)
-        self._kv_tokens = kv_tokens
-        pool = _pool(model.shape, kv_tokens)
-        cache = CacheManager(kv_tokens)
-        scheduler = Scheduler(cache, max_batch_tokens, max_running)
-        self._engine = Engine(EngineLoop(ModelRunner(model, pool), cache, scheduler))
+        self._kv_tokens = slots
+        self._piece = config.max_batch_tokens
+        pool = _pool("kv_tokens", model, slots, model.device)
+        host = _pool("host_kv_gb", model, host_slots, CPU) if host_slots else None
+        cache = CacheManager(
+            slots,
+            keep=config.radix_cache,
+            informed=config.eviction == "program",
+            host_slots=host_slots,
+        )
+        scheduler = Scheduler(
+            cache,
+            config.max_batch_tokens,
+            config.max_running,
+            policy=config.policy,
+            share=config.radix_cache and config.in_batch_sharing,
+            drafter=Drafter(cache.tree) if config.speculative else None,
+        )
+        self._engine = Engine(EngineLoop(ModelRunner(model, pool), cache, scheduler, host))
         # Not a bound method of self: the finalizer must not keep the Runtime alive.
         self._finalizer = weakref.finalize(self, self._engine.stop)
 
@@ -154,7 +167,14 @@ class Runtime:
             first_logit = min(first_logit, max(0, request.input_logprobs_from - 1))
         tokens = np.array(prompt, dtype=np.int64)
         task = GenerateTask(generation, output)
-        sequence = Sequence(tokens, first_logit, request.params.max_tokens, task)
+        sequence = Sequence(
+            tokens,
+            first_logit,
+            request.params.max_tokens,
+            task,
+            tag=request.tag,
+            namespace=request.namespace,
+        )
         refused = self._engine.submit(sequence)
         if refused is not None:
             generation.fail(refused)
@@ -170,7 +190,10 @@ class Runtime:
             future.set_exception(refusal)
             return future
         job = ScoreJob(future, stem, tails, request.unconditional)
-        refused = self._engine.submit(Sequence(stem, len(stem) - 1, 0, StemTask(job)))
+        # A piece takes slots for the stem, its nodes and those above them.
+        room = self._kv_tokens - len(stem) - max(map(len, tails))
+        size = max(1, min(self._piece, room))
+        refused = self._engine.submit(score_sequence(job, size, request.tag, request.namespace))
         if refused is not None:
             future.set_exception(refused)
         else:
@@ -243,10 +266,9 @@ class Runtime:
     def _stem_and_tails(self, request: ScoreRequest) -> tuple[IntArray, list[list[int]]]:
         """The tokens common to all choices, and what each choice has behind them."""
         encoded = [self._encode(request.prompt.append(Text(choice))) for choice in request.choices]
-        shortest = min(map(len, encoded))
-        common = 0
-        while common < shortest and all(ids[common] == encoded[0][common] for ids in encoded):
-            common += 1
+        # What the first and the last in order have in common, all between them have.
+        first, last = (np.array(ids, np.int64) for ids in (min(encoded), max(encoded)))
+        common = common_prefix(first, last)
         if common == 0:
             raise ProgramError(
                 "the prompt is empty, so nothing stands before the choices that could tell them "
@@ -303,26 +325,26 @@ def _wanted(prompt: int, max_tokens: int) -> str:
     )
 
 
-def _pool(shape: ModelShape, kv_tokens: int) -> KVPool:
-    """The KV pool; ModelError with both numbers where the memory is not there."""
-    wanted = kv_tokens * bytes_per_slot(shape, torch.float32)
+def _pool(parameter: str, model: CausalLM, slots: int, device: torch.device) -> KVPool:
+    """A KV pool; ModelError with both numbers where the memory is not there."""
+    wanted = slots * bytes_per_slot(model.shape, model.dtype)
     try:
-        return KVPool(shape, kv_tokens, torch.float32, torch.device("cpu"))
+        return KVPool(model.shape, slots, model.dtype, device)
     except RuntimeError as error:
         free = psutil.virtual_memory().available
         raise ModelError(
-            f"kv_tokens={kv_tokens:,} take {wanted:,} bytes, and {free:,} bytes of memory are "
-            "free: lower kv_tokens."
+            f"{parameter}: {slots:,} tokens take {wanted:,} bytes, and {free:,} bytes of memory "
+            f"are free: lower {parameter}."
         ) from error
 
 
-def _default_kv_tokens(shape: ModelShape, fraction: float) -> int:
+def _default_kv_tokens(slot_bytes: int, fraction: float) -> int:
     """Slots that fit the memory that is free now."""
     free = psutil.virtual_memory().available
-    slots = int(min(free * fraction, DEFAULT_KV_BYTES)) // bytes_per_slot(shape, torch.float32)
+    slots = int(min(free * fraction, DEFAULT_KV_BYTES)) // slot_bytes
     if slots < 1:
         raise ModelError(
             f"{fraction:.0%} of the free memory ({free:,} bytes) holds no token's keys and "
-            f"values ({bytes_per_slot(shape, torch.float32):,} bytes): free some memory."
+            f"values ({slot_bytes:,} bytes): free some memory."
         )
     return slots

@@ -20,62 +20,85 @@ from torch import Tensor
 
 from lmlang.errors import LMLangError, ModelError
 from lmlang.kernels.sampling import log_normalisers
-from lmlang.protocol import ChoiceScore, Generation, InputLogprobs, Scores, TopLogprobs, Usage
+from lmlang.protocol import Generation, InputLogprobs, Scores, TopLogprobs
 from lmlang.runtime.batch import LogitRows, build_batch
 from lmlang.runtime.cache.manager import CacheManager
+from lmlang.runtime.cache.pool import KVPool
 from lmlang.runtime.metrics import Counters, Stats
 from lmlang.runtime.model_runner import ModelRunner
 from lmlang.runtime.sampler import Draw, sample
 from lmlang.runtime.scheduler import Plan, Scheduler
-from lmlang.runtime.sequence import (
-    Answer,
-    BranchTask,
-    GenerateTask,
-    ScoreJob,
-    Sequence,
-    StemTask,
-    branches,
-)
+from lmlang.runtime.scoring import ScoreJob
+from lmlang.runtime.sequence import Answer, GenerateTask, PieceTask, Sequence
+from lmlang.runtime.shortage import out_of_memory
 
 Delivery = Callable[[], None]
 _log = logging.getLogger("lmlang")
 
 
 class EngineLoop:
-    """Sequences, tree and pool, moved on step by step."""
+    """Sequences, tree and pool, moved on step by step.
 
-    def __init__(self, runner: ModelRunner, cache: CacheManager, scheduler: Scheduler) -> None:
+    Args:
+        runner: Model and pool.
+        cache: Of the pool's slots.
+        scheduler: Of the same cache.
+        host: The bytes of the cache's host tier, if it has one.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        cache: CacheManager,
+        scheduler: Scheduler,
+        host: KVPool | None = None,
+    ) -> None:
         self.runner = runner
         self.cache = cache
         self.scheduler = scheduler
+        self.host = host
         self.counters = Counters()
 
     def has_work(self) -> bool:
         """Whether any sequence waits or runs."""
         return bool(self.scheduler.waiting or self.scheduler.running)
 
+    def waiting(self) -> int:
+        """How many sequences wait for slots."""
+        return len(self.scheduler.waiting)
+
     def add(self, sequence: Sequence) -> None:
-        """Take in a request's first sequence."""
+        """Take in a request: its first sequence, which knows the others."""
         self.counters.requests += 1
         self.scheduler.add(sequence)
+        if isinstance(sequence.task, PieceTask):
+            for other in sequence.task.others:
+                self.scheduler.add(other)
 
-    def step(self) -> None:
-        """One forward pass. A failure of it fails the rows that took part, and only those."""
+    def step(self, planned: Callable[[int], None] = lambda waiting: None) -> None:
+        """One forward pass. A failure of it fails the rows that took part, and only those.
+
+        Args:
+            planned: Told how many sequences wait once the plan is made, before it runs.
+        """
         begun = time.perf_counter()
         plan = self.scheduler.plan()
         if not plan.rows:
             raise AssertionError("sequences wait and none can run: the pool is too small for them")
+        planned(len(self.scheduler.waiting))
         for sequence in plan.admitted:
             self._count_admitted(sequence)
         deliveries: list[Delivery] = []
         try:
+            self._copy()
             batch = build_batch(plan, self.runner.pool.k.device, self.runner.windows)
             started = time.perf_counter()
             logits = self.runner.run(batch)
             self.counters.forward_seconds += time.perf_counter() - started
             self._commit(plan, batch.logit_rows, logits, deliveries)
         except Exception as error:
-            failure = _step_failure(error)
+            tokens = sum(row.count for row in plan.rows)
+            failure = _step_failure(error, tokens, self.runner.pool.k.device)
             for row in plan.rows:
                 self._fail(row.sequence, failure, deliveries)
         self.counters.steps += 1
@@ -102,23 +125,33 @@ class EngineLoop:
         """The numbers now."""
         c = self.counters
         tree, free = self.cache.tree.total_tokens, self.cache.allocator.free_count
+        host = self.cache.host
         return Stats(
             requests=c.requests,
             prompt_tokens=c.prompt_tokens,
             cached_tokens=c.cached_tokens,
             prefill_tokens=c.prefill_tokens,
             decode_tokens=c.decode_tokens,
-            computed_tokens=c.prefill_tokens + c.decode_tokens,
+            forced_tokens=c.forced_tokens,
+            recomputed_tokens=c.recomputed_tokens,
+            computed_tokens=(
+                c.prefill_tokens + c.decode_tokens + c.forced_tokens + c.recomputed_tokens
+            ),
             sampled_tokens=c.sampled_tokens,
-            generated_tokens=c.sampled_tokens,
+            generated_tokens=c.sampled_tokens + c.forced_tokens,
             scored_tokens=c.scored_tokens,
+            drafted_tokens=c.drafted_tokens,
+            accepted_tokens=c.accepted_tokens,
+            host_tokens=c.host_tokens,
             steps=c.steps,
+            retractions=self.scheduler.retractions,
             evicted_tokens=self.cache.evicted_tokens,
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting),
             kv_tokens_total=self.cache.allocator.total,
             kv_tokens_used=self.cache.allocator.total - free,
             kv_tokens_tree=tree,
+            kv_tokens_host=0 if host is None else host.tree.total_tokens,
             forward_seconds=c.forward_seconds,
             step_seconds=c.step_seconds,
         )
@@ -126,7 +159,7 @@ class EngineLoop:
     def reset_stats(self) -> None:
         """Set all totals to 0."""
         self.counters = Counters()
-        self.cache.evicted_tokens = 0
+        self.cache.evicted_tokens = self.scheduler.retractions = 0
 
     # ------------------------------------------------------------------ commit
 
@@ -143,31 +176,36 @@ class EngineLoop:
         for rows in logit_rows:
             if not all(finite[rows.start : rows.end]):
                 self._fail(rows.sequence, _not_finite(), deliveries)
+        drafts = {row.sequence: row.draft for row in plan.rows if row.draft}
         for row in plan.rows:
             if row.sequence.lease is not None:
-                self._advance(row.sequence, row.count)
+                self._advance(row.sequence, row.count - len(row.draft))
         draws: list[Draw] = []
-        drawing: list[tuple[Sequence, GenerateTask]] = []
+        drawing: list[tuple[Sequence, GenerateTask, int]] = []
         for rows in logit_rows:
             sequence, task = rows.sequence, rows.sequence.task
             if sequence.lease is None:
                 continue
-            if isinstance(task, GenerateTask):
-                self._report_inputs(rows, task, logits, normalisers)
-                if not sequence.pending:
-                    drawing.append((sequence, task))
-                    draws.append(_draw(rows.end - 1, sequence, task))
+            if isinstance(task, PieceTask):
+                self._score(rows, task, logits, normalisers, deliveries)
                 continue
-            logprobs = logits[rows.start : rows.end] - normalisers[rows.start : rows.end, None]
-            if isinstance(task, StemTask):
-                self._score_stem(sequence, task.job, logprobs[0], deliveries)
-            else:
-                self._score_branch(rows, task, logprobs, deliveries)
+            self._report_inputs(rows, task, logits, normalisers)
+            if not sequence.pending:
+                draft = drafts.get(sequence, ())
+                self.counters.drafted_tokens += len(draft)
+                drawing.append((sequence, task, len(draws)))
+                draws += _draws(rows.end - 1 - len(draft), sequence, task, draft)
         tokens = sample(logits, draws) if draws else []
-        for (sequence, task), token, draw in zip(drawing, tokens, draws, strict=True):
-            logprob = float(logits[draw.row, token] - normalisers[draw.row])
-            top = _top(logits[draw.row], float(normalisers[draw.row]), task.request.top_logprobs)
-            self._accept(sequence, task, token, logprob, top, deliveries)
+        for sequence, task, first in drawing:
+            for number, guess in enumerate((*drafts.get(sequence, ()), None), start=first):
+                token, at = tokens[number], draws[number].row
+                logprob = float(logits[at, token] - normalisers[at])
+                top = _top(logits[at], float(normalisers[at]), task.request.top_logprobs)
+                self._accept(sequence, task, token, logprob, top, deliveries)
+                if token != guess or sequence.lease is None:
+                    break
+                self.counters.accepted_tokens += 1
+                self._advance(sequence, 1)
 
     def _report_inputs(
         self, rows: LogitRows, task: GenerateTask, logits: Tensor, normalisers: Tensor
@@ -190,18 +228,28 @@ class EngineLoop:
 
     def _advance(self, sequence: Sequence, count: int) -> None:
         """Count computed tokens and give computed prompt tokens to the tree."""
-        if isinstance(sequence.task, BranchTask):
-            sequence.task.job.scored_tokens += count
-            self.counters.scored_tokens += count
-        elif sequence.decoding:
-            self.counters.decode_tokens += count
+        c, task, decoding = self.counters, sequence.task, sequence.decoding
+        start = sequence.computed
+        again = sequence.advance(count)
+        end = sequence.computed
+        c.recomputed_tokens += again
+        fresh = start + again
+        if isinstance(task, PieceTask):
+            # Nodes are scored tokens; the stem is the first piece's prompt, the others' again.
+            nodes = max(0, end - max(fresh, sequence.stem))
+            task.job.scored_tokens += nodes
+            c.scored_tokens += nodes
+            stem = max(0, min(end, sequence.stem) - fresh)
+            c.prefill_tokens += stem if task.first else 0
+            c.recomputed_tokens += 0 if task.first else stem
         else:
-            self.counters.prefill_tokens += count
-        prompt_was_done = sequence.decoding
-        sequence.computed += count
-        if not prompt_was_done:
+            prompt = max(0, min(end, len(sequence.prompt)) - fresh)
+            c.prefill_tokens += prompt
+            c.decode_tokens += max(0, end - fresh) - prompt
+        self.scheduler.runs.serve(sequence.tag.run_id, count)
+        if not decoding:
             assert sequence.lease is not None
-            self.cache.commit(sequence.lease, sequence.tokens(0, sequence.computed))
+            self.cache.commit(sequence.lease, sequence.tokens(0, min(end, sequence.stem)))
 
     def _accept(
         self,
@@ -226,42 +274,38 @@ class EngineLoop:
         inputs = _inputs(sequence, task)
         answer = output.output(len(sequence.prompt), sequence.cached_tokens, inputs)
         deliveries.append(partial(generation.complete, answer))
-        self.scheduler.remove(sequence)
+        self.scheduler.remove(sequence, ended=True)
 
-    def _score_stem(
-        self, sequence: Sequence, job: ScoreJob, logprobs: Tensor, deliveries: list[Delivery]
+    def _score(
+        self,
+        rows: LogitRows,
+        task: PieceTask,
+        logits: Tensor,
+        normalisers: Tensor,
+        deliveries: list[Delivery],
     ) -> None:
-        """Score every choice's first token, and queue the rest of the longer ones."""
-        job.prompt_tokens, job.cached_tokens = len(sequence.prompt), sequence.cached_tokens
-        firsts = torch.tensor(
-            [tail[0] if tail else 0 for tail in job.tails], device=logprobs.device
-        )
-        job.logprobs = [
-            [value] if tail else []
-            for tail, value in zip(job.tails, logprobs[firsts].tolist(), strict=True)
-        ]
-        job.alone_logprobs = [[] for _ in job.tails]
-        following = branches(job)
-        job.branches_left = len(following)
-        self.scheduler.remove(sequence)
-        self.scheduler.add_first(following)
-        if not following:
-            deliveries.append(partial(_complete_scores, job))
-
-    def _score_branch(
-        self, rows: LogitRows, task: BranchTask, logprobs: Tensor, deliveries: list[Delivery]
-    ) -> None:
-        """Score some more tokens of one choice; the last branch to end ends the job."""
-        job, sequence = task.job, rows.sequence
-        first = rows.position - sequence.first_logit
-        targets = task.targets[first : first + len(logprobs)]
-        index = torch.tensor(targets, device=logprobs.device)
-        task.into += logprobs.gather(-1, index[:, None])[:, 0].tolist()
+        """Score what these rows predict; the last piece to end ends the job."""
+        job, piece, sequence = task.job, task.piece, rows.sequence
+        start, position = rows.start, rows.position
+        if position < sequence.stem:
+            first_tokens = torch.tensor([tail[0] if tail else 0 for tail in job.tails])
+            job.firsts = (logits[start, first_tokens] - normalisers[start]).tolist()
+            start, position = start + 1, position + 1
+        first_node = position - sequence.stem
+        edges = piece.edges(first_node, first_node + rows.end - start)
+        if edges.start < edges.stop:
+            nodes = torch.from_numpy(piece.edge_nodes[edges] - first_node + start)
+            found = logits[nodes, torch.from_numpy(piece.edge_tokens[edges])] - normalisers[nodes]
+            into = job.apart if task.alone else job.behind
+            at = piece.first_edge
+            into[at + edges.start : at + edges.stop] = found.numpy(force=True)
         if sequence.pending:
             return
-        self.scheduler.remove(sequence)
-        job.branches_left -= 1
-        if not job.branches_left:
+        if task.first:
+            job.cached_tokens = sequence.cached_tokens
+        self.scheduler.remove(sequence, ended=task.first)
+        job.pieces_left -= 1
+        if not job.pieces_left:
             deliveries.append(partial(_complete_scores, job))
 
     def _fail(self, sequence: Sequence, error: LMLangError, deliveries: list[Delivery]) -> None:
@@ -280,9 +324,22 @@ class EngineLoop:
             deliveries.append(partial(_settle, answer, error))
 
     def _count_admitted(self, sequence: Sequence) -> None:
-        if not isinstance(sequence.task, BranchTask):
-            self.counters.prompt_tokens += len(sequence.prompt)
+        assert sequence.lease is not None
+        self.counters.host_tokens += sequence.lease.loaded
+        first = isinstance(sequence.task, GenerateTask) or sequence.task.first
+        if first and not sequence.retractions:
+            self.counters.prompt_tokens += sequence.stem
             self.counters.cached_tokens += sequence.cached_tokens
+
+    def _copy(self) -> None:
+        """Move what left the pool to the host tier, and what came back from there."""
+        for copy in self.cache.take_copies():
+            assert self.host is not None
+            pool = self.runner.pool
+            if copy.to_host:
+                self.host.copy_from(pool, copy.pool, copy.host)
+            else:
+                pool.copy_from(self.host, copy.host, copy.pool)
 
 
 def _deliver(deliveries: list[Delivery]) -> None:
@@ -294,18 +351,21 @@ def _deliver(deliveries: list[Delivery]) -> None:
             _log.exception("an answer could not be delivered")
 
 
-def _draw(row: int, sequence: Sequence, task: GenerateTask) -> Draw:
-    """The draw of a sequence's next token from a row of the logits."""
+def _draws(row: int, sequence: Sequence, task: GenerateTask, draft: tuple[int, ...]) -> list[Draw]:
+    """The draws of a sequence's next token, and of those behind each token of a draft."""
     request, output = task.request, task.output
-    return Draw(
-        row,
-        request.params,
-        request.draw_key,
-        len(output.ids),
-        sequence.prompt,
-        sequence.generated,
-        output.barred(),
-    )
+    return [
+        Draw(
+            row + ahead,
+            request.params,
+            request.draw_key,
+            len(output.ids) + ahead,
+            sequence.prompt,
+            [*sequence.generated, *draft[:ahead]],
+            output.barred(),
+        )
+        for ahead in range(len(draft) + 1)
+    ]
 
 
 def _top(logits: Tensor, normaliser: float, count: int) -> TopLogprobs | None:
@@ -330,12 +390,7 @@ def _inputs(sequence: Sequence, task: GenerateTask) -> InputLogprobs | None:
 
 
 def _complete_scores(job: ScoreJob) -> None:
-    choices = tuple(
-        ChoiceScore(tuple(tail), tuple(logprobs), (None, *alone) if job.alone and tail else ())
-        for tail, logprobs, alone in zip(job.tails, job.logprobs, job.alone_logprobs, strict=True)
-    )
-    usage = Usage(job.prompt_tokens, job.cached_tokens, 0, job.scored_tokens)
-    _settle(job.future, Scores(choices, usage))
+    _settle(job.future, job.scores())
 
 
 def _settle(future: Future[Scores], outcome: Scores | LMLangError) -> None:
@@ -355,9 +410,12 @@ def _not_finite() -> ModelError:
     )
 
 
-def _step_failure(error: Exception) -> LMLangError:
+def _step_failure(error: Exception, tokens: int, device: torch.device) -> LMLangError:
     if isinstance(error, LMLangError):
         return error
+    shortage = out_of_memory(error, tokens, device)
+    if shortage is not None:
+        return shortage
     failure = ModelError(
         f"the forward pass failed: {type(error).__name__}: {str(error)[:500]}. "
         "The runtime goes on with other requests."

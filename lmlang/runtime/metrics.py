@@ -12,10 +12,15 @@ class Counters:
     requests: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    host_tokens: int = 0
     prefill_tokens: int = 0
     decode_tokens: int = 0
+    forced_tokens: int = 0
+    recomputed_tokens: int = 0
     sampled_tokens: int = 0
     scored_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     steps: int = 0
     forward_seconds: float = 0.0
     step_seconds: float = 0.0
@@ -26,19 +31,29 @@ class Stats:
     """A runtime's numbers at one moment.
 
     Tokens: prompt = cached + prefill once all admitted prompts are computed; computed = prefill
-    + decode; generated = sampled; scored tokens (of select's choices) are counted apart.
+    + decode + forced + recomputed; generated = sampled + forced. Scored tokens (of select's
+    choices) and drafted tokens (of speculation, the accepted among them) are counted apart.
     """
 
     requests: int
     prompt_tokens: int
     cached_tokens: int
+    host_tokens: int
+    """Tokens that came back from the host tier; those of prompts are cached ones too."""
     prefill_tokens: int
     decode_tokens: int
+    forced_tokens: int
+    recomputed_tokens: int
+    """Computed once more, after a retraction or after the eviction of own tokens."""
     computed_tokens: int
     sampled_tokens: int
     generated_tokens: int
     scored_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
+    """Drafted tokens that were the ones drawn, and so cost no step of their own."""
     steps: int
+    retractions: int
     evicted_tokens: int
     running: int
     waiting: int
@@ -46,6 +61,8 @@ class Stats:
     kv_tokens_used: int
     """Slots in the tree or owned by sequences."""
     kv_tokens_tree: int
+    kv_tokens_host: int
+    """Tokens that the host tier holds."""
     forward_seconds: float
     """Time inside the model's forward passes."""
     step_seconds: float

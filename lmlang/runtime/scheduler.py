@@ -1,32 +1,43 @@
 """Plans each step: which sequences compute how many tokens. No tensors, no torch.
 
-    plan = [ decode rows: 1 token each | chunk | chunk | ... ]      one token budget for all
+    plan = [ decode rows: 1 token each (and drafts) | chunk | chunk | ... ]   one token budget
 
-Order is first come, first served. Decode rows come first, then the prompts under way, then new
-ones, as long as budget and slots last. A waiting sequence whose next token another row of this
-plan is about to compute, behind the same cached prefix, waits for it: a shared prefix is computed
-once, and after that step the late-comer finds it in the tree.
+Decode rows come first, then prompts, the shortest first, though the oldest always gets a share.
+New sequences come in by the order of the policy (`policy.py`). A waiting sequence whose next token
+another row of this plan is about to compute, behind the same cached prefix, waits for it: a shared
+prefix is computed once, and after that step the late-comer finds it in the tree.
+
+A sequence grows block by block. Where the pool is full, what nothing uses is evicted; where that
+is not enough, the sequence that came last is retracted: it keeps its tokens, gives up its slots,
+and comes back before all that are new. Whoever came first is never retracted, so all end.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lmlang.runtime.cache.manager import CacheManager
+from lmlang.runtime.drafting import Drafter
+from lmlang.runtime.policy import Waiting
+from lmlang.runtime.runs import Runs
 from lmlang.runtime.sequence import Answer, Sequence
 
-Frontier = tuple[int, int]
-"""Where a prompt goes on: (slot of its last cached token or -1, its next token)."""
+Frontier = tuple[str, int, int]
+"""Where a prompt goes on: (namespace, slot of its last cached token or -1, its next token)."""
+BLOCK = 64
+"""Positions that a sequence grows by; it also gets so many beyond its prompt at first."""
+OLDEST_SHARE = 4
+"""The oldest prompt under way gets at least one in so many tokens of the budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence's part in a step: it computes its next ``count`` tokens."""
+    """One sequence's part in a step: it computes its next ``count`` tokens, the draft included."""
 
     sequence: Sequence
     count: int
+    draft: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +55,39 @@ class Scheduler:
         cache: Leases the slots.
         max_batch_tokens: Tokens that one step computes at most.
         max_running: Sequences that hold slots at a time, at most max_batch_tokens.
+        policy: One of `policy.POLICIES`.
+        share: Whether a prefix that is being computed is waited for.
+        drafter: Guesses tokens that decode rows verify; None for no speculation.
     """
 
-    def __init__(self, cache: CacheManager, max_batch_tokens: int, max_running: int) -> None:
+    def __init__(
+        self,
+        cache: CacheManager,
+        max_batch_tokens: int,
+        max_running: int,
+        *,
+        policy: str = "fcfs",
+        share: bool = True,
+        drafter: Drafter | None = None,
+    ) -> None:
         self.cache = cache
         self.max_batch_tokens = max_batch_tokens
         self.max_running = min(max_running, max_batch_tokens)
-        # Ordered, and anything can leave from the middle: thousands may be cancelled at once.
-        self.waiting: OrderedDict[Sequence, None] = OrderedDict()
+        self.runs = Runs(cache)
+        self.waiting = Waiting(policy, cache, self.runs)
         self.running: list[Sequence] = []
+        self.retractions = 0
+        self._ranked = policy == "priority"
+        self._share = share
+        self._drafter = drafter
         self._by_answer: dict[Answer, set[Sequence]] = {}
+        self._usual = 0.5
+        """Which part of their max_tokens outputs have used of late."""
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a new sequence behind all others."""
-        self.waiting[sequence] = None
+        """Queue a new sequence."""
+        self.waiting.add(sequence)
         self._by_answer.setdefault(sequence.task.answer, set()).add(sequence)
-
-    def add_first(self, sequences: Iterable[Sequence]) -> None:
-        """Queue sequences before all others, in their order: parts of a request under way."""
-        for sequence in reversed(list(sequences)):
-            self.add(sequence)
-            self.waiting.move_to_end(sequence, last=False)
 
     def sequences(self) -> list[Sequence]:
         """All of them, running and waiting."""
@@ -74,75 +97,181 @@ class Scheduler:
         """The sequences that one answer waits for."""
         return list(self._by_answer.get(answer, ()))
 
-    def remove(self, sequence: Sequence, *, trusted: bool = True) -> None:
-        """End a sequence, wherever it is.
+    def remove(self, sequence: Sequence, *, trusted: bool = True, ended: bool = False) -> None:
+        """Take a sequence out, wherever it is.
 
         What it has computed stays in the tree; with ``trusted=False``, where its last step went
-        wrong, only what the tree has already.
+        wrong, only what the tree has already. ``ended`` says that it came to its end, so that its
+        program may go on from there.
         """
         mine = self._by_answer[sequence.task.answer]
         mine.remove(sequence)
         if not mine:
             del self._by_answer[sequence.task.answer]
         if sequence.lease is None:
-            del self.waiting[sequence]
+            self.waiting.remove(sequence)
             return
         self.running.remove(sequence)
         lease, sequence.lease = sequence.lease, None
-        kept = sequence.computed if trusted else lease.shared
-        self.cache.release(lease, sequence.tokens(0, kept))
+        kept = min(sequence.computed, sequence.stem) if trusted else lease.shared
+        node = self.cache.release(lease, sequence.tokens(0, kept))
+        if ended:
+            self.runs.stands(sequence, node)
+            if sequence.growth:
+                used = (len(sequence.generated) + 1) / sequence.growth
+                self._usual += 0.1 * (min(1.0, used) - self._usual)
+
+    def retract(self, sequence: Sequence) -> None:
+        """Free the slots of a running sequence; it waits, with its tokens, to go on later."""
+        assert sequence.lease is not None
+        self.running.remove(sequence)
+        kept = sequence.tokens(0, min(sequence.computed, sequence.stem))
+        self.cache.release(sequence.lease, kept)
+        sequence.retract()
+        self.waiting.add_again(sequence)
+        self.retractions += 1
+        self._usual = min(1.0, self._usual + 0.2)
 
     def plan(self) -> Plan:
         """The next step; empty where nothing can run."""
-        budget = self.max_batch_tokens
-        rows = [Row(sequence, 1) for sequence in self.running if sequence.decoding]
-        budget -= len(rows)
-        frontiers: set[Frontier] = set()
-        for sequence in self.running:
-            if sequence.decoding:
-                continue
-            # Registered also without budget: it still owns the computing of its next tokens.
-            frontiers.add(self._frontier(sequence))
-            if budget > 0:
-                rows.append(Row(sequence, min(sequence.pending, budget)))
-                budget -= rows[-1].count
-        admitted = self._admit(budget, frontiers)
-        for sequence in admitted:
-            rows.append(Row(sequence, min(sequence.pending, budget)))
-            budget -= rows[-1].count
-        return Plan(tuple(rows), tuple(admitted))
+        decoding = self._make_room()
+        budget = self.max_batch_tokens - len(decoding)
+        prefilling = [sequence for sequence in self.running if not sequence.decoding]
+        admitted = self._admit(budget, prefilling)
+        prefilling += admitted
+        chunks = self._chunks(budget, prefilling)
+        budget -= sum(chunks.values())
+        rows = [self._decode_row(sequence, budget) for sequence in decoding if sequence.lease]
+        rows += [Row(s, chunks[s]) for s in prefilling if s.lease and chunks.get(s)]
+        return Plan(tuple(rows), tuple(sequence for sequence in admitted if sequence.lease))
 
-    def _admit(self, budget: int, frontiers: set[Frontier]) -> list[Sequence]:
-        """Lease slots to waiting sequences in their order, for at most ``budget`` tokens."""
-        admitted: list[Sequence] = []
-        held_back: list[Sequence] = []
-        while self.waiting and budget > 0 and len(self.running) < self.max_running:
-            sequence, _ = self.waiting.popitem(last=False)
-            match = self.cache.match(sequence.prompt, sequence.first_logit)
-            next_token = int(sequence.prompt[match.length])
-            frontier = (int(match.slots[-1]) if match.length else -1, next_token)
-            # Waiting helps only below first_logit: from there on it must compute itself anyway.
-            if match.length < sequence.first_logit and frontier in frontiers:
-                held_back.append(sequence)
-                continue
-            lease = self.cache.lease(match, sequence.capacity)
-            if lease is None:
-                held_back.append(sequence)
-                break
-            if next_token not in match.node.children:
-                frontiers.add(frontier)
-            sequence.lease = lease
-            sequence.computed = sequence.cached_tokens = match.length
-            self.running.append(sequence)
-            admitted.append(sequence)
-            budget -= min(sequence.pending, budget)
-        for sequence in reversed(held_back):
-            self.waiting[sequence] = None
-            self.waiting.move_to_end(sequence, last=False)
-        return admitted
+    # ------------------------------------------------------------------ slots
 
-    def _frontier(self, sequence: Sequence) -> Frontier:
+    def _make_room(self) -> list[Sequence]:
+        """The decode rows, each with a slot for its next token; others may be retracted for it."""
+        decoding = [sequence for sequence in self.running if sequence.decoding]
+        for sequence in sorted(decoding, key=self._rank):
+            if sequence.lease is not None:  # else it was retracted for one before it
+                self._reserve(sequence)
+        return [sequence for sequence in decoding if sequence.lease is not None]
+
+    def _reserve(self, sequence: Sequence) -> None:
+        """See that a sequence has a slot for its next token, or retract it."""
         lease = sequence.lease
         assert lease is not None
-        last_slot = int(lease.table[sequence.computed - 1]) if sequence.computed else -1
-        return last_slot, int(sequence.prompt[sequence.computed])
+        if lease.capacity > sequence.computed:
+            return
+        wanted = min(BLOCK, sequence.capacity - lease.capacity)
+        if self.cache.grow(lease, wanted):
+            return
+        for other in self.running:
+            assert other.lease is not None
+            self.cache.trim(other.lease, max(other.length, other.computed + 1))
+        while not self.cache.grow(lease, 1):
+            last = max(self.running, key=self._rank)
+            self.retract(last)
+            if last is sequence:
+                return
+
+    def _rank(self, sequence: Sequence) -> tuple[int, int]:
+        """Who is last by this is retracted first."""
+        return (-sequence.tag.priority if self._ranked else 0, sequence.arrival)
+
+    def _expected(self, sequence: Sequence, capacity: int) -> float:
+        """Slots that a sequence will probably want beyond ``capacity``."""
+        return self._usual * max(0, sequence.capacity - capacity)
+
+    # ------------------------------------------------------------------ admission
+
+    def _admit(self, budget: int, prefilling: list[Sequence]) -> list[Sequence]:
+        """Lease slots to waiting sequences in the order of the policy."""
+        admitted: list[Sequence] = []
+        if budget <= 0 or not self.waiting or not self._has_place(None):
+            return admitted
+        frontiers = {f for sequence in prefilling if (f := self._frontier(sequence))}
+        expected = sum(self._expected(s, s.lease.capacity) for s in self.running if s.lease)
+        pending = [sequence.pending for sequence in prefilling]
+        for sequence in self.waiting.candidates():
+            # A prompt that takes more than a step must not keep short ones from coming in.
+            if sum(pending) - max(pending, default=0) >= budget or not self._has_place(sequence):
+                break
+            tokens = sequence.tokens(0, sequence.length)
+            found = self.cache.match(tokens, sequence.cacheable, sequence.namespace)
+            last_slot = int(found.match.slots[-1]) if found.match.length else -1
+            frontier = (sequence.namespace, last_slot, int(tokens[found.match.length]))
+            # Waiting helps only below `cacheable`: from there on it must compute itself anyway.
+            if found.length < sequence.cacheable and frontier in frontiers:
+                continue
+            capacity = min(sequence.capacity, sequence.length + BLOCK)
+            while True:
+                spare = expected + self._expected(sequence, capacity) if self.running else 0
+                lease = self.cache.lease(found, capacity, int(spare))
+                if lease is not None or not self._preempt(sequence):
+                    break
+                found = self.cache.match(tokens, sequence.cacheable, sequence.namespace)
+            if lease is None:
+                break  # nobody overtakes whoever only lacks room
+            self.waiting.admit(sequence)
+            self.runs.begin(sequence.tag.run_id)
+            sequence.lease = lease
+            sequence.computed = found.length
+            if not sequence.retractions:
+                sequence.cached_tokens = found.length
+            self.running.append(sequence)
+            admitted.append(sequence)
+            pending.append(sequence.pending)
+            expected += self._expected(sequence, capacity)
+            own = self._frontier(sequence)
+            if own and int(tokens[found.length]) not in lease.node.children:
+                frontiers.add(own)
+        return admitted
+
+    def _has_place(self, sequence: Sequence | None) -> bool:
+        """Whether one more may run; under the policy "priority" one of less may have to leave."""
+        if len(self.running) < self.max_running:
+            return True
+        return self._ranked if sequence is None else self._preempt(sequence)
+
+    def _preempt(self, sequence: Sequence) -> bool:
+        """Retract the last of those with a lower priority, where priorities count."""
+        if not self._ranked or not self.running:
+            return False
+        last = max(self.running, key=self._rank)
+        if last.tag.priority >= sequence.tag.priority:
+            return False
+        self.retract(last)
+        return True
+
+    def _frontier(self, sequence: Sequence) -> Frontier | None:
+        """Where a running sequence computes next, if the tree can keep that for others."""
+        lease, at = sequence.lease, sequence.computed
+        if not self._share or lease is None or at >= sequence.stem:
+            return None
+        last_slot = int(lease.table[at - 1]) if at else -1
+        return sequence.namespace, last_slot, int(sequence.tokens(at, at + 1)[0])
+
+    # ------------------------------------------------------------------ the budget
+
+    def _chunks(self, budget: int, prefilling: Iterable[Sequence]) -> dict[Sequence, int]:
+        """How many tokens each prompt computes: the shortest first, a share for the oldest."""
+        waiting = sorted((s for s in prefilling if s.lease), key=lambda s: s.pending)
+        chunks: dict[Sequence, int] = {}
+        if not waiting or budget <= 0:
+            return chunks
+        oldest = min(waiting, key=self._rank)
+        chunks[oldest] = min(oldest.pending, max(1, budget // OLDEST_SHARE))
+        budget -= chunks[oldest]
+        for sequence in waiting:
+            has = chunks.get(sequence, 0)
+            chunks[sequence] = has + min(sequence.pending - has, budget)
+            budget -= chunks[sequence] - has
+        return chunks
+
+    def _decode_row(self, sequence: Sequence, budget: int) -> Row:
+        """A decode row, with a draft as far as slots and the budget allow it."""
+        if self._drafter is None or budget <= 0:
+            return Row(sequence, 1)
+        assert sequence.lease is not None
+        room = min(budget // len(self.running), sequence.lease.capacity - sequence.computed - 1)
+        draft = self._drafter.draft(sequence, room)
+        return Row(sequence, 1 + len(draft), draft)

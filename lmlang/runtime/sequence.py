@@ -5,7 +5,9 @@
                                  <-- pending -->             still to be computed
 
 There is no phase: a step computes the next n pending tokens, be they prompt or the one token that
-was sampled last. Where the last token is computed, its logits give the next one.
+was sampled last. Where the last token is computed, its logits give the next one. A sequence that
+was retracted has no slots and keeps its tokens; it computes them again, as far as the tree no
+longer has them.
 """
 
 from __future__ import annotations
@@ -15,32 +17,61 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lmlang.protocol import Generation, Request, Scores, TopLogprobs
+from lmlang.protocol import Generation, Request, Scores, Tag, TopLogprobs
 from lmlang.runtime.cache.manager import Lease
 from lmlang.runtime.cache.radix import IntArray
 from lmlang.runtime.output import OutputStream
+from lmlang.runtime.scoring import Piece, ScoreJob
+
+NO_TAG = Tag()
 
 
 class Sequence:
     """Tokens and how far they have been computed; changed by the engine thread only.
 
     Args:
-        prompt: int64 [n], n > 0.
+        prompt: int64 [n], n > 0; of a choice piece the stem and then the piece's nodes.
         first_logit: First position whose logits are needed: the cache is used up to there at most,
             so that this position is computed here.
         growth: Tokens that may follow the prompt.
         task: What to do with the logits.
+        tag: Where the request comes from.
+        namespace: Whose cache it may use.
     """
 
-    def __init__(self, prompt: IntArray, first_logit: int, growth: int, task: Task) -> None:
+    def __init__(
+        self,
+        prompt: IntArray,
+        first_logit: int,
+        growth: int,
+        task: Task,
+        *,
+        tag: Tag = NO_TAG,
+        namespace: str = "",
+    ) -> None:
         self.prompt = prompt
         self.first_logit = first_logit
         self.growth = growth
         self.task = task
+        self.tag = tag
+        self.namespace = namespace
         self.generated: list[int] = []
         self.computed = 0
+        self.reached = 0
+        """Positions that have been computed at least once."""
         self.cached_tokens = 0
         self.lease: Lease | None = None
+        self.arrival = 0
+        """Its number among all that came, by the scheduler; what it has to wait for is less."""
+        self.due = 0
+        """The number of admissions after which it is served before all others."""
+        self.retractions = 0
+
+    @property
+    def stem(self) -> int:
+        """Tokens at the beginning that form one text: what the tree may keep."""
+        own = self.task.piece if isinstance(self.task, PieceTask) else None
+        return self.length if own is None else len(self.prompt) - len(own.tokens)
 
     @property
     def length(self) -> int:
@@ -54,13 +85,18 @@ class Sequence:
 
     @property
     def decoding(self) -> bool:
-        """Whether the prompt is computed and only the last sampled token is pending."""
+        """Whether all but the last sampled token is computed."""
         return self.computed >= len(self.prompt)
 
     @property
     def capacity(self) -> int:
         """Slots needed to the end: the last token of an output is never computed."""
         return len(self.prompt) + max(0, self.growth - 1)
+
+    @property
+    def cacheable(self) -> int:
+        """Tokens that a match may cover at most."""
+        return min(self.first_logit, self.stem)
 
     def tokens(self, start: int, end: int) -> IntArray:
         """Tokens [start, end), int64."""
@@ -69,6 +105,20 @@ class Sequence:
             return self.prompt[start:end]
         tail = np.array(self.generated[max(0, start - prompt) : end - prompt], dtype=np.int64)
         return np.concatenate([self.prompt[start:prompt], tail]) if start < prompt else tail
+
+    def advance(self, count: int) -> int:
+        """Note ``count`` tokens as computed; returns how many of them had been before."""
+        again = min(count, max(0, self.reached - self.computed))
+        self.computed += count
+        self.reached = max(self.reached, self.computed)
+        return again
+
+    def retract(self) -> None:
+        """Forget the slots: everything is pending again, but no logits are needed twice."""
+        self.first_logit = max(self.first_logit, min(self.computed, self.length - 1))
+        self.computed = 0
+        self.lease = None
+        self.retractions += 1
 
 
 Answer = Generation | Future[Scores]
@@ -82,6 +132,8 @@ class GenerateTask:
     output: OutputStream
     input_logprobs: list[float | None] = field(default_factory=list)
     input_top: list[TopLogprobs] = field(default_factory=list)
+    foreseen: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """What followed this prompt when the tree last saw it go on: a source of drafts."""
 
     @property
     def request(self) -> Request:
@@ -95,31 +147,18 @@ class GenerateTask:
 
 
 @dataclass(slots=True)
-class ScoreJob:
-    """A score request under way.
+class PieceTask:
+    """Score a piece of the choices' trie, behind the stem or ``alone``.
 
-    The stem (all tokens common to the choices) is computed as one sequence, whose last logits
-    score each choice's first token; every longer choice is then a branch of its own.
+    The ``first`` piece of a job also scores each choice's first token, from the stem's last logits.
     """
 
-    future: Future[Scores]
-    stem: IntArray
-    tails: list[list[int]]
+    job: ScoreJob
+    piece: Piece
+    first: bool = False
     alone: bool = False
-    """Whether each choice is scored without the stem too."""
-    logprobs: list[list[float]] = field(default_factory=list)
-    alone_logprobs: list[list[float]] = field(default_factory=list)
-    branches_left: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    scored_tokens: int = 0
-
-
-@dataclass(slots=True)
-class StemTask:
-    """Score the first token of every choice."""
-
-    job: ScoreJob
+    others: tuple[Sequence, ...] = ()
+    """The other sequences of the job; the first one's only."""
 
     @property
     def answer(self) -> Answer:
@@ -127,35 +166,28 @@ class StemTask:
         return self.job.future
 
 
-@dataclass(slots=True)
-class BranchTask:
-    """Score the second to last token of one choice.
-
-    The logits of position ``first_logit + i`` score ``targets[i]``; the result goes to ``into``.
-    """
-
-    job: ScoreJob
-    targets: list[int]
-    into: list[float]
-
-    @property
-    def answer(self) -> Answer:
-        """What whoever asked waits for."""
-        return self.job.future
+Task = GenerateTask | PieceTask
 
 
-Task = GenerateTask | StemTask | BranchTask
-
-
-def branches(job: ScoreJob) -> list[Sequence]:
-    """The sequences that score the second to last token of every choice."""
+def score_sequence(job: ScoreJob, size: int, tag: Tag, namespace: str) -> Sequence:
+    """The first sequence of a job, with the others in its task; each has ``size`` nodes at most."""
     made: list[Sequence] = []
-    empty = job.stem[:0]
-    for tail, behind, alone in zip(job.tails, job.logprobs, job.alone_logprobs, strict=True):
-        read = np.array(tail[:-1], dtype=np.int64)
-        places = [(job.stem, behind), (empty, alone)] if job.alone else [(job.stem, behind)]
-        for stem, into in places:
-            if len(read):
-                task = BranchTask(job, tail[1:], into)
-                made.append(Sequence(np.concatenate([stem, read]), len(stem), 0, task))
-    return made
+    stem, nothing = job.stem, job.stem[:0]
+    for number, piece in enumerate(job.trie.pieces(size)):
+        first = number == 0
+        behind = PieceTask(job, piece, first)
+        first_logit = len(stem) - 1 if first else len(stem) + piece.copied
+        made.append(_piece(stem, first_logit, behind, tag, namespace))
+        if job.alone and len(piece.tokens):
+            apart = PieceTask(job, piece, alone=True)
+            made.append(_piece(nothing, piece.copied, apart, tag, namespace))
+    job.pieces_left = len(made)
+    task = made[0].task
+    assert isinstance(task, PieceTask)
+    task.others = tuple(made[1:])
+    return made[0]
+
+
+def _piece(stem: IntArray, first_logit: int, task: PieceTask, tag: Tag, namespace: str) -> Sequence:
+    tokens = np.concatenate([stem, task.piece.tokens])
+    return Sequence(tokens, first_logit, 0, task, tag=tag, namespace=namespace)

@@ -81,7 +81,11 @@ def test_text_that_is_no_unicode_is_refused(rt: Runtime) -> None:
         ({"memory_fraction": float("nan")}, ProgramError, "memory_fraction=nan"),
         ({"max_batch_tokens": -5}, ProgramError, "max_batch_tokens=-5"),
         ({"max_running": True}, ProgramTypeError, "max_running=True must be an integer"),
-        ({"deterministic": True}, ProgramError, "not available in this version"),
+        ({"policy": "best"}, ProgramError, "policy='best' is unknown: give one of 'fcfs', 'lpm'"),
+        ({"host_kv_gb": -1}, ProgramError, "host_kv_gb=-1"),
+        ({"speculative": "EAGLE"}, ProgramError, "speculative='eagle' is unknown"),
+        ({"disable_radix_cache": True, "host_kv_gb": 1}, ProgramError, "leave one of them out"),
+        ({"max_queued": 0}, ProgramError, "max_queued=0"),
         ({"tp_size": 2}, ProgramError, r"Runtime\(tp_size=2\) is not available in this version"),
         ({"device": "cuda"}, ProgramError, "not available in this version"),
         ({"model": "a.gguf", "model_path": "b.gguf"}, ProgramTypeError, "got 'model' twice"),
@@ -94,7 +98,7 @@ def test_text_that_is_no_unicode_is_refused(rt: Runtime) -> None:
         ({"model": "a\0b"}, ModelError, "model="),
         ({"model": "\ud800"}, ModelError, "model="),
         ({"model": "~nosuchuser/x.gguf"}, ModelError, "model="),
-        ({"kv_tokens": 2**31}, ModelError, r"kv_tokens=2,147,483,648 take .* bytes of memory are"),
+        ({"kv_tokens": 2**31}, ModelError, "kv_tokens: 2,147,483,648 tokens take .* bytes of"),
     ],
 )
 def test_bad_parameters_are_refused_by_name(
@@ -136,9 +140,12 @@ def test_a_forward_pass_that_raises_fails_its_rows_and_the_runtime_goes_on() -> 
         def fail() -> None:
             raise RuntimeError("not enough memory")
 
+        all_there = threading.Event()
+        model.at(0, lambda: all_there.wait(60))
         model.at(2, fail)
         generations = [rt.generate(request("hello" + t, max_tokens=9)) for t in ("", " and")]
         scores = rt.score(ScoreRequest(Prompt.of(Text("the ")), ("hello", "and")))
+        all_there.set()
         outcomes = [scores.exception(timeout=60), *map(outcome, generations)]
         failures = [failure for failure in outcomes if failure is not None]
         assert len(failures) >= 2
@@ -180,7 +187,7 @@ def test_when_the_engine_dies_every_waiter_hears_of_it() -> None:
 
 def test_closing_fails_what_is_under_way_and_refuses_what_comes_later() -> None:
     model = StepCounter(MODEL)
-    rt = Runtime.over(model, TOKENIZER, TEMPLATE, kv_tokens=900)
+    rt = Runtime.over(model, TOKENIZER, TEMPLATE, kv_tokens=900, max_batch_tokens=4)
     inside, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -62,6 +62,7 @@ class Recorder:
     def __init__(self, opened: OpenedModel) -> None:
         self.model = opened.model
         self.shape = opened.model.shape
+        self.dtype, self.device = opened.model.dtype, opened.model.device
         self.rows: list[torch.Tensor] = []
         self.recording = False
 

@@ -39,7 +39,7 @@ class Machine:
         for row in plan.rows:
             s = row.sequence
             decoding = s.decoding
-            s.computed += row.count
+            s.advance(row.count)
             if decoding:
                 self.decode += 1
             else:

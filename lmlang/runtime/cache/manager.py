@@ -4,31 +4,40 @@ Every slot of the pool is at any time in exactly one of three places:
 
     free ──lease──> owned by one sequence ──commit──> tree ──evict──> free
       ^                      │                          ^ (a duplicate goes straight to free)
-      └──────release─────────┘
+      └──trim, release───────┘
 
 A lease's table maps positions to slots: [0, shared) belong to the tree and are locked for the
-lease, [shared, capacity) belong to the lease.
+lease, [shared, capacity) belong to the lease. A host tier, if there is one, keeps a copy of what
+the tree evicts; what has to be copied is noted, in order, for whoever moves the bytes.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from lmlang.runtime.cache.radix import IntArray, Match, Node, RadixCache
+from lmlang.runtime.cache.host import Copy, HostTier
+from lmlang.runtime.cache.radix import IntArray, Mark, Match, Node, RadixCache
 from lmlang.runtime.cache.slots import SlotAllocator
+
+_EMPTY: IntArray = np.empty(0, dtype=np.int64)
 
 
 class Lease:
     """One sequence's slots, position by position. Changed by the manager only."""
 
-    __slots__ = ("matched", "node", "shared", "table")
+    __slots__ = ("loaded", "matched", "namespace", "node", "shared", "table")
 
-    def __init__(self, node: Node, table: IntArray, shared: int) -> None:
+    def __init__(self, node: Node, table: IntArray, shared: int, namespace: str) -> None:
         self.node = node
         self.table = table
         self.shared = shared
+        self.namespace = namespace
         self.matched = shared
-        """Tokens that were in the tree when the lease was taken."""
+        """Tokens that were in the tree or the host tier when the lease was taken."""
+        self.loaded = 0
+        """Those of them that came from the host tier."""
 
     @property
     def capacity(self) -> int:
@@ -36,44 +45,101 @@ class Lease:
         return len(self.table)
 
 
-class CacheManager:
-    """The one writer of tree and free list; not thread-safe (the engine thread's own)."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is cached of a prompt: in the tree, and behind that in the host tier."""
 
-    def __init__(self, slots: int) -> None:
+    match: Match
+    tokens: IntArray
+    namespace: str
+    host: IntArray
+
+    @property
+    def length(self) -> int:
+        """Tokens that need not be computed."""
+        return self.match.length + len(self.host)
+
+
+class CacheManager:
+    """The one writer of tree and free list; not thread-safe (the engine thread's own).
+
+    Args:
+        slots: Of the pool.
+        keep: Whether what has been computed stays for others; else every sequence is on its own.
+        informed: Whether eviction spares what live programs may go on from.
+        host_slots: Of the host tier; 0 for none.
+    """
+
+    def __init__(
+        self, slots: int, *, keep: bool = True, informed: bool = True, host_slots: int = 0
+    ) -> None:
         self.allocator = SlotAllocator(slots)
         self.tree = RadixCache()
+        self.host = HostTier(host_slots) if host_slots else None
         self.evicted_tokens = 0
+        self._keep = keep
+        self._informed = informed
         self._leases: set[Lease] = set()
+        self._copies: list[Copy] = []
 
     @property
     def owned_tokens(self) -> int:
         """Slots that sequences own, used or not."""
         return self.allocator.total - self.allocator.free_count - self.tree.total_tokens
 
-    def match(self, tokens: IntArray, limit: int) -> Match:
-        """The longest cached prefix of ``tokens[:limit]``; to be leased before the tree changes."""
-        return self.tree.match(tokens, limit)
+    @property
+    def available_tokens(self) -> int:
+        """Slots that are free or could be made so by eviction."""
+        return self.allocator.free_count + self.tree.evictable_tokens
 
-    def lease(self, match: Match, capacity: int) -> Lease | None:
+    def probe(self, tokens: IntArray, limit: int, namespace: str = "") -> int:
+        """How many of ``tokens[:limit]`` the tree holds; changes nothing."""
+        return self.tree.probe(tokens, limit, namespace)
+
+    def match(self, tokens: IntArray, limit: int, namespace: str = "") -> Found:
+        """The longest cached prefix of ``tokens[:limit]``; to be leased before the tree changes."""
+        match = self.tree.match(tokens, limit, namespace)
+        host = _EMPTY if self.host is None else self.host.after(match, tokens, limit, namespace)
+        return Found(match, tokens, namespace, host)
+
+    def lease(self, found: Found, capacity: int, spare: int = 0) -> Lease | None:
         """Slots for ``capacity`` positions beginning with a match; None where there is no room.
 
-        Evicts what nothing uses, least recently used first, and nothing if that is not enough.
+        Evicts what nothing uses, and nothing if that is not enough.
+
+        Args:
+            found: What `match` gave.
+            capacity: Positions.
+            spare: Slots that must be available beyond these.
         """
         # The match becomes the lease's: from here on it cannot be evicted.
-        self.tree.lock(match.node)
-        needed = capacity - match.length
-        missing = needed - self.allocator.free_count
-        if missing > self.tree.evictable_tokens:
-            self.tree.unlock(match.node)
+        node, length = found.match.node, found.match.length
+        self.tree.lock(node)
+        slots = self._take(capacity - length, spare)
+        if slots is None:
+            self.tree.unlock(node)
             return None
-        if missing > 0:
-            evicted = self.tree.evict(missing)
-            self.evicted_tokens += len(evicted)
-            self.allocator.give(evicted)
-        table = np.concatenate([match.slots, self.allocator.take(needed)])
-        lease = Lease(match.node, table, match.length)
+        lease = Lease(node, np.concatenate([found.match.slots, slots]), length, found.namespace)
         self._leases.add(lease)
+        if len(found.host):
+            # Copies are done in order: what later takes a place on either side is written later.
+            self._copies.append(Copy(found.host, lease.table[length : found.length], to_host=False))
+            self.commit(lease, found.tokens[: found.length])
+            lease.matched, lease.loaded = found.length, len(found.host)
         return lease
+
+    def grow(self, lease: Lease, count: int) -> bool:
+        """``count`` more positions; False, and nothing is changed, where there is no room."""
+        slots = self._take(count, 0, after=int(lease.table[-1]) if lease.capacity else None)
+        if slots is not None:
+            lease.table = np.concatenate([lease.table, slots])
+        return slots is not None
+
+    def trim(self, lease: Lease, capacity: int) -> None:
+        """Free a lease's slots from a position on."""
+        if capacity < lease.capacity:
+            self.allocator.give(lease.table[capacity:])
+            lease.table = lease.table[:capacity].copy()
 
     def commit(self, lease: Lease, tokens: IntArray) -> None:
         """Put the computed ``tokens`` (from position 0 on) of a lease into the tree.
@@ -81,9 +147,9 @@ class CacheManager:
         The lease goes on reading the same positions, now through the tree's slots; slots of
         tokens that the tree had already are freed.
         """
-        if len(tokens) <= lease.shared:
+        if len(tokens) <= lease.shared or not self._keep:
             return
-        found = self.tree.insert(tokens, lease.table[: len(tokens)])
+        found = self.tree.insert(tokens, lease.table[: len(tokens)], lease.namespace)
         # Ownership changes hands: what differs from the tree's slots was a duplicate.
         mine = lease.table[lease.shared : len(tokens)]
         self.allocator.give(mine[mine != found.slots[lease.shared :]])
@@ -92,18 +158,39 @@ class CacheManager:
         lease.table[: len(tokens)] = found.slots
         lease.node, lease.shared = found.node, len(tokens)
 
-    def release(self, lease: Lease, tokens: IntArray) -> None:
-        """End a lease: its computed ``tokens`` go to the tree, all its other slots are freed."""
+    def release(self, lease: Lease, tokens: IntArray) -> Node:
+        """End a lease: its computed ``tokens`` go to the tree, all its other slots are freed.
+
+        Returns:
+            Where its tokens end in the tree, valid until the tree next changes.
+        """
         self.commit(lease, tokens)
         self.allocator.give(lease.table[lease.shared :])
         self.tree.unlock(lease.node)
         self._leases.remove(lease)
+        return lease.node
+
+    def mark(self, node: Node) -> Mark | None:
+        """Note that a program may go on from a node; None where eviction does not ask."""
+        return self.tree.mark(node) if self._informed and node.parent is not None else None
+
+    def unmark(self, mark: Mark | None) -> None:
+        """Undo a `mark`."""
+        if mark is not None:
+            self.tree.unmark(mark)
 
     def flush(self) -> None:
-        """Evict everything that no lease holds."""
+        """Evict everything that no lease holds, from the host tier too."""
         evicted = self.tree.evict(self.tree.evictable_tokens)
         self.evicted_tokens += len(evicted)
         self.allocator.give(evicted)
+        if self.host is not None:
+            self.host.flush()
+
+    def take_copies(self) -> list[Copy]:
+        """What has to be copied before the next forward pass, in order; forgotten here."""
+        copies, self._copies = self._copies, []
+        return copies
 
     def check(self) -> None:
         """Prove free + tree + owned = pool, each slot once, locks as leased; or AssertionError."""
@@ -114,12 +201,26 @@ class CacheManager:
             "a slot is lost or twice"
         )
         assert len(places[0]) == self.allocator.free_count
-        locks = sum(node.locks for node in self.tree.root.children.values())
-        assert locks == sum(1 for lease in self._leases if lease.shared), "a lock without a lease"
+        locks = sum(root.locks for root in self.tree.roots.values())
+        assert locks == len(self._leases), "a lock without a lease"
         for lease in self._leases:
-            held: list[IntArray] = []
-            node: Node | None = lease.node
-            while node is not None:
-                held.append(node.slots)
-                node = node.parent
+            held = [node.slots for node in lease.node.path()]
             assert np.array_equal(np.concatenate(held[::-1]), lease.table[: lease.shared])
+        if self.host is not None:
+            self.host.check()
+
+    def _take(self, count: int, spare: int, after: int | None = None) -> IntArray | None:
+        """``count`` free slots, made by eviction where need be; None where they cannot be."""
+        missing = count - self.allocator.free_count
+        if missing + spare > self.tree.evictable_tokens:
+            return None
+        if missing > 0:
+            evicted = self.tree.evict(missing, None if self.host is None else self._leaving)
+            self.evicted_tokens += len(evicted)
+            self.allocator.give(evicted)
+        return self.allocator.take(count, after)
+
+    def _leaving(self, leaf: Node) -> None:
+        """Have the host tier keep what a leaf is about to lose."""
+        assert self.host is not None
+        self._copies += self.host.save(leaf)

@@ -21,28 +21,37 @@ class SlotAllocator:
         self._starts: list[int] = [0] if total else []
         self._ends: list[int] = [total] if total else []
 
-    def take(self, count: int) -> IntArray:
+    def take(self, count: int, after: int | None = None) -> IntArray:
         """``count`` slots, ascending; in one run where any free run is long enough.
 
-        The caller has made sure that ``count`` slots are free.
+        With ``after``, those that follow this slot come first, as far as they are free. The
+        caller has made sure that ``count`` slots are free.
         """
         assert 0 <= count <= self.free_count, (count, self.free_count)
         taken: list[IntArray] = []
+        if after is not None and count:
+            i = bisect.bisect_left(self._starts, after + 1)
+            if i < len(self._starts) and self._starts[i] == after + 1:
+                taken.append(self._cut(i, min(count, self._ends[i] - after - 1)))
+                count -= len(taken[0])
         while count:
             lengths = [end - start for start, end in zip(self._starts, self._ends, strict=True)]
             enough = [(length, i) for i, length in enumerate(lengths) if length >= count]
             length, i = min(enough) if enough else max((n, -j) for j, n in enumerate(lengths))
             i = abs(i)
-            size = min(length, count)
-            start = self._starts[i]
-            taken.append(np.arange(start, start + size, dtype=np.int64))
-            if size == length:
-                del self._starts[i], self._ends[i]
-            else:
-                self._starts[i] += size
-            self.free_count -= size
-            count -= size
+            taken.append(self._cut(i, min(length, count)))
+            count -= len(taken[-1])
         return np.sort(np.concatenate(taken)) if taken else np.empty(0, dtype=np.int64)
+
+    def _cut(self, run: int, size: int) -> IntArray:
+        """The first ``size`` slots of a free run."""
+        start = self._starts[run]
+        if start + size == self._ends[run]:
+            del self._starts[run], self._ends[run]
+        else:
+            self._starts[run] += size
+        self.free_count -= size
+        return np.arange(start, start + size, dtype=np.int64)
 
     def give(self, slots: IntArray) -> None:
         """Take slots back; each must be out."""

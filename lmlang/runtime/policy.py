@@ -1,0 +1,174 @@
+"""Who of the waiting goes first: an order for each policy, and a bound on being overtaken.
+
+    fcfs      in the order of arrival
+    lpm       longest cached prefix first
+    dfs       depth-first over the tree of the waiting prompts, going round
+    program   runs that have begun before new ones, each depth-first; new ones depth-first
+    priority  highest priority first, then arrival
+    mlq       least served runs first, in levels: each twice as much as the one below it
+
+Under every policy, whoever was overtaken by `MAX_OVERTAKEN` later comers goes before all others.
+
+Sources: lpm and dfs: Zheng et al., "SGLang" (2024), section 3 (depth-first order is optimal where
+the cache holds the longest request); mlq: Luo et al., "Autellix" (2025), program-level attained
+service over the classic multi-level feedback queue.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any, Literal, get_args
+
+from lmlang.runtime.cache.manager import CacheManager
+from lmlang.runtime.runs import Runs
+from lmlang.runtime.sequence import Sequence
+
+Policy = Literal["fcfs", "lpm", "dfs", "program", "priority", "mlq"]
+POLICIES: tuple[str, ...] = get_args(Policy)
+MAX_OVERTAKEN = 64
+"""Later comers that may be admitted before one that waits."""
+WINDOW = 256
+"""Waiting sequences that one plan looks at."""
+FIRST_LEVEL = 256
+"""Tokens served up to which a run is in the lowest level of mlq."""
+
+Key = tuple[Any, ...]
+
+
+class Waiting:
+    """The waiting sequences, in the order of arrival and in that of a policy.
+
+    Not thread-safe (the scheduler's own). Adding and removing takes O(log n) comparisons.
+
+    Args:
+        policy: One of `POLICIES`.
+        cache: Asked by lpm what it holds.
+        runs: Asked by program and mlq what has begun, and what it was served.
+    """
+
+    def __init__(self, policy: str, cache: CacheManager, runs: Runs) -> None:
+        self._policy = policy
+        self._cache = cache
+        self._runs = runs
+        # Ordered, and anything can leave from the middle: thousands may be cancelled at once.
+        self._arrived: OrderedDict[Sequence, None] = OrderedDict()
+        self._keys: dict[Sequence, Key] = {}
+        self._sorted: list[tuple[Key, int, Sequence]] = []
+        self._of_new_run: dict[str, set[Sequence]] = {}
+        self._cursor: Key = ()
+        self._arrivals = 0
+        self._admitted = 0
+
+    def __len__(self) -> int:
+        return len(self._arrived)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._arrived)
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._arrived
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a new sequence."""
+        self._arrivals += 1
+        sequence.arrival = self._arrivals
+        sequence.due = self._admitted + len(self._arrived) + MAX_OVERTAKEN
+        self._put(sequence)
+
+    def add_again(self, sequence: Sequence) -> None:
+        """Queue a sequence that was admitted before: it keeps its place, and is due."""
+        sequence.due = 0
+        self._put(sequence)
+        self._arrived.move_to_end(sequence, last=False)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take one out that will not be served."""
+        del self._arrived[sequence]
+        if sequence in self._keys:
+            self._unsort(sequence)
+
+    def admit(self, sequence: Sequence) -> None:
+        """Take one out that is served now."""
+        self._admitted += 1
+        self._cursor = self._keys.get(sequence, ())
+        self.remove(sequence)
+        # What else waits of a run that begins now is served before other new runs.
+        for other in self._of_new_run.pop(sequence.tag.run_id, ()):
+            self._unsort(other)
+            self._sort(other, begun=True)
+
+    def candidates(self) -> list[Sequence]:
+        """The sequences to serve next, in order, as many as one plan should look at."""
+        due = []
+        for sequence in islice(self._arrived, WINDOW):
+            if sequence.due > self._admitted:
+                break  # whoever came later is due later
+            due.append(sequence)
+        first = set(due)
+        rest = (s for s in islice(self._in_order(), 2 * WINDOW) if s not in first)
+        return list(islice(chain(due, rest), WINDOW))
+
+    def _in_order(self) -> Iterator[Sequence]:
+        if self._policy == "fcfs":
+            return iter(self._arrived)
+        if self._policy == "lpm":
+            window = list(islice(self._arrived, WINDOW))
+            return iter(sorted(window, key=self._uncached))
+        if self._policy == "dfs":
+            return self._round(0)
+        if self._policy == "program":
+            return self._round(bisect.bisect_left(self._sorted, ((True,),)))
+        if self._policy == "mlq":
+            window = list(islice(self._arrived, WINDOW))
+            return iter(sorted(window, key=self._level))
+        return (entry[-1] for entry in self._sorted)
+
+    def _put(self, sequence: Sequence) -> None:
+        self._arrived[sequence] = None
+        if self._policy in ("dfs", "program", "priority"):
+            self._sort(sequence, begun=self._runs.begun(sequence.tag.run_id) is not None)
+
+    def _sort(self, sequence: Sequence, begun: bool) -> None:
+        if self._policy == "priority":
+            key: Key = (-sequence.tag.priority,)
+        else:
+            # Sorted by their tokens, prompts are in depth-first order of their tree.
+            prompt = sequence.tokens(0, sequence.length)
+            key = (sequence.namespace, prompt.astype(">u4").tobytes())
+        if self._policy == "program":
+            run_id = sequence.tag.run_id
+            key = (not begun, self._runs.begun(run_id) or 0, *key)
+            if not begun and run_id:
+                self._of_new_run.setdefault(run_id, set()).add(sequence)
+        self._keys[sequence] = key
+        bisect.insort(self._sorted, (key, sequence.arrival, sequence))
+
+    def _unsort(self, sequence: Sequence) -> None:
+        key = self._keys.pop(sequence)
+        del self._sorted[bisect.bisect_left(self._sorted, (key, sequence.arrival))]
+        of_run = self._of_new_run.get(sequence.tag.run_id)
+        if of_run is not None:
+            of_run.discard(sequence)
+            if not of_run:
+                del self._of_new_run[sequence.tag.run_id]
+
+    def _round(self, begun: int) -> Iterator[Sequence]:
+        """What has begun in its order; the rest from where the last admission was, and round."""
+        at = max(begun, bisect.bisect_left(self._sorted, (self._cursor,)))
+        for entry in chain(
+            islice(self._sorted, begun),
+            islice(self._sorted, at, None),
+            islice(self._sorted, begun, at),
+        ):
+            yield entry[-1]
+
+    def _uncached(self, sequence: Sequence) -> int:
+        prompt = sequence.tokens(0, sequence.length)
+        return -self._cache.probe(prompt, sequence.cacheable, sequence.namespace)
+
+    def _level(self, sequence: Sequence) -> int:
+        served = self._runs.served(sequence.tag.run_id)
+        return max(0, (served // FIRST_LEVEL).bit_length())
