@@ -78,9 +78,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             content = file.read(MAX_JSON_BYTES + 1)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # nothing there, a folder, a NUL in the path
         raise ModelError(
-            f"{path} cannot be read ({error.strerror or error}): give the folder of a whole model."
+            f"{path} cannot be read ({error}): give the folder of a whole model."
         ) from None
     if len(content) > MAX_JSON_BYTES:
         raise ModelError(f"{path} has more than {MAX_JSON_BYTES:,} bytes: it is no model's.")

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from gguf import (
+    MODEL_ARCH,
+    MODEL_ARCH_NAMES,
+    GGMLQuantizationType,
+    GGUFWriter,
+    RopeScalingType,
+    get_tensor_name_map,
+)
+from gguf.quants import quantize
 from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
@@ -96,3 +106,87 @@ def save_family(path: Path, name: str, **options: Any) -> PreTrainedModel:
     model = family_model(name)
     model.save_pretrained(path, **options)
     return model
+
+
+ARCHITECTURES = {
+    "llama": MODEL_ARCH.LLAMA,
+    "llama with llama3 rope": MODEL_ARCH.LLAMA,
+    "llama with yarn": MODEL_ARCH.LLAMA,
+    "llama with linear rope and biases": MODEL_ARCH.LLAMA,
+    "smollm2": MODEL_ARCH.LLAMA,
+    "mistral": MODEL_ARCH.LLAMA,
+    "qwen2.5": MODEL_ARCH.QWEN2,
+    "qwen3": MODEL_ARCH.QWEN3,
+    "smollm3": MODEL_ARCH.SMOLLM3,
+    "gemma2": MODEL_ARCH.GEMMA2,
+    "gemma3": MODEL_ARCH.GEMMA3,
+}
+"""Families that have a GGUF form, and its architecture."""
+
+
+def write_family_gguf(
+    path: Path, name: str, model: PreTrainedModel, kind: GGMLQuantizationType
+) -> None:
+    """The model as llama.cpp's converter writes it: its keys, its names, its order of rows."""
+    architecture, config = ARCHITECTURES[name], model.config
+    writer = GGUFWriter(path, MODEL_ARCH_NAMES[architecture])
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    rope = config.rope_parameters
+    _write_rope(writer, rope.get("full_attention", rope), head_dim)
+    if getattr(config, "sliding_window", None):
+        writer.add_sliding_window(config.sliding_window)
+    if getattr(config, "attn_logit_softcapping", None):
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+    if getattr(config, "final_logit_softcapping", None):
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    names = get_tensor_name_map(architecture, config.num_hidden_layers)
+    interleaved = architecture in (MODEL_ARCH.LLAMA, MODEL_ARCH.SMOLLM3)
+    for theirs, parameter in model.named_parameters():  # a tied head is not among them
+        values = parameter.detach().numpy()
+        if "gemma" in name and theirs.endswith("norm.weight"):
+            values = values + 1
+        for part, heads in (("q_proj", config.num_attention_heads),
+                            ("k_proj", config.num_key_value_heads)):  # fmt: skip
+            if interleaved and part in theirs:
+                halves = values.reshape(heads, 2, head_dim // 2, *values.shape[1:])
+                values = halves.swapaxes(1, 2).reshape(values.shape)
+        ours = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
+        if values.ndim == 1 or kind == GGMLQuantizationType.F32:
+            writer.add_tensor(ours, np.ascontiguousarray(values))
+        else:
+            writer.add_tensor(ours, quantize(np.ascontiguousarray(values), kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _write_rope(writer: GGUFWriter, rope: dict[str, Any], head_dim: int) -> None:
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_rope_dimension_count(head_dim)
+    if rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if rope["rope_type"] == "llama3":
+        factors = []
+        for pair in range(head_dim // 2):
+            wavelength = 2 * np.pi * rope["rope_theta"] ** (2 * pair / head_dim)
+            turns = rope["original_max_position_embeddings"] / wavelength
+            low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+            kept = np.clip((turns - low) / (high - low), 0, 1)
+            factors.append(1 / ((1 - kept) / rope["factor"] + kept))
+        writer.add_tensor("rope_freqs.weight", np.array(factors, np.float32))

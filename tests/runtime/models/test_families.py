@@ -9,15 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gguf import GGMLQuantizationType
+from transformers import PreTrainedModel
 
 from lmlang.runtime.attention import RowSlots, plan_attention
 from lmlang.runtime.batch import Batch
 from lmlang.runtime.cache.pool import KVPool
 from lmlang.runtime.model_runner import ModelRunner
 from lmlang.runtime.models.llama import LlamaModel
-from lmlang.runtime.models.loader import load_folder
+from lmlang.runtime.models.loader import LoadedModel, load_folder, load_gguf
 from lmlang.runtime.shape import LayerKind, ModelShape, Rope
-from tests.runtime.models.families import FAMILIES, VOCAB, save_family
+from tests.runtime.models.families import (
+    ARCHITECTURES,
+    FAMILIES,
+    VOCAB,
+    family_model,
+    save_family,
+    write_family_gguf,
+)
 
 SLOTS = 1_000
 LONG = 70
@@ -27,9 +36,10 @@ LONG = 70
 class Cases:
     """A loaded model over a pool, its prompts, and what transformers says about them."""
 
-    def __init__(self, folder: Path, name: str, dtype: torch.dtype = torch.float32) -> None:
-        self.reference = save_family(folder, name)
-        loaded = load_folder(folder, dtype)
+    def __init__(
+        self, loaded: LoadedModel, reference: PreTrainedModel, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.reference = reference
         self.model = LlamaModel(loaded.shape, loaded.weights)
         pool = KVPool(loaded.shape, SLOTS, dtype, torch.device("cpu"))
         pool.k.fill_(torch.nan)  # whatever reads a slot that nobody wrote is found out
@@ -71,7 +81,9 @@ class Cases:
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def cases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cases:
-    return Cases(tmp_path_factory.mktemp("model"), request.param)
+    folder = tmp_path_factory.mktemp("model")
+    reference = save_family(folder, request.param)
+    return Cases(load_folder(folder), reference)
 
 
 def test_a_cold_prompt(cases: Cases) -> None:
@@ -101,6 +113,23 @@ def test_cached_prefixes_neighbours_and_forks(cases: Cases) -> None:
         for (tokens, _, _), logits in zip(forks, decoded, strict=True):
             cases.check(logits, tokens)
         cases.check(prefilled, late)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_gguf_file_is_the_same_model_as_its_folder(name: str, tmp_path: Path) -> None:
+    # Two of Gemma's constants are not in GGUF files; llama.cpp derives them from the sizes.
+    usual = {"gemma2": {"query_pre_attn_scalar": 16}, "gemma3": {"query_pre_attn_scalar": 16}}
+    reference = family_model(name, **usual.get(name, {}))
+    reference.save_pretrained(tmp_path)
+    path = tmp_path / "m.gguf"
+    write_family_gguf(path, name, reference, GGMLQuantizationType.F32)
+    loaded, wanted = load_gguf(path), load_folder(tmp_path)
+    assert loaded.weights.keys() == wanted.weights.keys()
+    for native, weight in wanted.weights.items():
+        assert torch.equal(loaded.weights[native], weight), native
+    case = Cases(loaded, reference)
+    tokens = case.prompt(LONG)
+    case.check(case.run([(tokens, case.slots(LONG), 0)])[0], tokens)
 
 
 FLAGS = {
@@ -143,7 +172,8 @@ def test_every_flag_shows_in_the_logits(name: str, tmp_path: Path) -> None:
 def test_half_precision_is_as_near_as_that_of_transformers(
     name: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    cases = Cases(tmp_path, name, dtype)
+    reference = save_family(tmp_path, name)
+    cases = Cases(load_folder(tmp_path, dtype), reference, dtype)
     tokens, slots = cases.prompt(LONG), cases.slots(LONG)
     assert cases.model.dtype == cases.runner.pool.k.dtype == dtype
     ours = torch.cat([cases.run([(tokens[: i + 35], slots, i)])[0] for i in range(0, LONG, 35)])
