@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 
-from lmlang.kernels.activation import silu_mul
+from lmlang.kernels.activation import gelu_tanh_mul, silu_mul
 from lmlang.kernels.norm import add_rms_norm, rms_norm
 
 SHAPES = [(1, 8), (5, 32), (33, 576), (0, 16)]
@@ -45,10 +45,22 @@ def test_rms_norm_of_zeros_is_zero():
     assert torch.equal(rms_norm(torch.zeros(2, 4), torch.ones(4), 1e-5), torch.zeros(2, 4))
 
 
-def test_silu_mul_gates_the_second_half_with_the_first():
+def test_each_head_may_have_a_weight_of_its_own():
+    x, _, _ = inputs(7, 48, torch.float32)
+    heads = x.view(7, 6, 8)
+    weight = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    wanted = torch.stack([rms_norm(heads[:, h], weight[h], 1e-5) for h in range(6)], dim=1)
+    assert torch.equal(rms_norm(heads, weight, 1e-5), wanted)
+
+
+@pytest.mark.parametrize(
+    ("gate", "activation"),
+    [(silu_mul, F.silu), (gelu_tanh_mul, lambda x: F.gelu(x, approximate="tanh"))],
+)
+def test_a_gate_multiplies_the_second_half(gate, activation):
     gate_up, _, _ = inputs(7, 64, torch.float32)
     before = gate_up.clone()
-    out = silu_mul(gate_up)
-    torch.testing.assert_close(out, F.silu(before[:, :32]) * before[:, 32:])
+    out = gate(gate_up)
+    torch.testing.assert_close(out, activation(before[:, :32]) * before[:, 32:])
     assert torch.equal(gate_up, before)
     assert out.is_contiguous()

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from lmlang.kernels.rope import apply_rope, rope_angles, rope_frequencies
+from lmlang.kernels.rope import (
+    apply_rope,
+    llama3_frequencies,
+    rope_angles,
+    rope_frequencies,
+    yarn_frequencies,
+)
 
 
 def turned_as_complex(x: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:
@@ -49,3 +57,37 @@ def test_products_of_turned_vectors_depend_on_their_distance_alone():
 
     assert score(5, 2) == pytest.approx(score(105, 102), abs=1e-4)
     assert score(5, 2) != pytest.approx(score(5, 3), abs=1e-3)
+
+
+def reference_frequencies(head_dim: int, rope: dict[str, object]) -> tuple[torch.Tensor, float]:
+    config = LlamaConfig(
+        hidden_size=4 * head_dim, num_attention_heads=4, max_position_embeddings=4_096,
+        rope_parameters={"rope_theta": 10_000.0, **rope},
+    )  # fmt: skip
+    return ROPE_INIT_FUNCTIONS[str(rope["rope_type"])](config, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("head_dim", [8, 64, 128])
+@pytest.mark.parametrize(("low", "high"), [(1.0, 4.0), (2.0, 2.5), (1e-3, 1e3)])
+@pytest.mark.parametrize("original", [64, 8_192])
+def test_llama3_frequencies_are_those_of_transformers(head_dim, low, high, original):
+    wanted, _ = reference_frequencies(
+        head_dim,
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": low, "high_freq_factor": high,
+         "original_max_position_embeddings": original},
+    )  # fmt: skip
+    plain = rope_frequencies(head_dim, 10_000.0)
+    torch.testing.assert_close(llama3_frequencies(plain, 8.0, low, high, original), wanted)
+
+
+@pytest.mark.parametrize("head_dim", [8, 64, 128])
+@pytest.mark.parametrize(("slow", "fast"), [(1.0, 32.0), (2.0, 2.5), (1e-3, 1e3), (1.0, 1e9)])
+@pytest.mark.parametrize("truncate", [True, False])
+def test_yarn_frequencies_are_those_of_transformers(head_dim, slow, fast, truncate):
+    wanted, _ = reference_frequencies(
+        head_dim,
+        {"rope_type": "yarn", "factor": 4.0, "beta_slow": slow, "beta_fast": fast,
+         "original_max_position_embeddings": 1_024, "truncate": truncate},
+    )  # fmt: skip
+    got = yarn_frequencies(head_dim, 10_000.0, 4.0, slow, fast, 1_024, truncate=truncate)
+    torch.testing.assert_close(got, wanted)

@@ -168,8 +168,43 @@ def test_weights_that_do_not_fit_are_refused():
         ({"heads": 4, "kv_heads": 3}, "heads=4 and kv_heads=3"),
         ({"head_dim": 7}, "head_dim=7"),
         ({"norm_eps": float("nan")}, "norm_eps=nan"),
+        ({"norm_eps": "small"}, "norm_eps=small"),
+        ({"query_scale": 0.0}, "query_scale=0.0"),
+        ({"softcap": -1.0}, "softcap=-1.0"),
+        ({"embed_scale": float("inf")}, "embed_scale=inf"),
+        ({"activation": "relu"}, "activation is 'relu', and only silu and gelu_tanh"),
+        ({"kinds": ()}, "0 kinds of layers"),
+        ({"kinds": (LayerKind(rope=Rope(1e4, "factors", factors=(1.0,))),)}, "1 rope factors"),
     ],
 )
 def test_sizes_that_no_model_has_are_refused(changes, message):
     with pytest.raises(ModelError, match=message):
         tiny_shape(**changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Rope(0.0), "rope_theta=0.0"),
+        (lambda: Rope(True), "rope_theta=True"),
+        (lambda: Rope(scaling="dynamic"), "rope scaling is 'dynamic'"),
+        (lambda: Rope(scaling="linear", factor=-1.0), "rope_factor=-1.0"),
+        (lambda: Rope(scaling="yarn", factor=4.0), "rope's original positions=0"),
+        (lambda: Rope(1.0, "yarn", 4.0, 64), "theta=1.0"),
+        (lambda: Rope(1e4, "llama3", 4.0, 64, low=4.0, high=4.0), "low=4.0, high=4.0"),
+        (lambda: Rope(factors=(1.0, float("nan"))), "rope factor=nan"),
+        (lambda: LayerKind(-1), "window=-1"),
+        (lambda: LayerKind(1.5), "window=1.5"),
+    ],
+)
+def test_layers_that_no_model_has_are_refused(make, message):
+    with pytest.raises(ModelError, match=message):
+        make()
+
+
+def test_kinds_of_layers_repeat():
+    wide, narrow = LayerKind(), LayerKind(16)
+    shape = tiny_shape(layers=5, kinds=(narrow, narrow, wide))
+    assert [shape.kind(layer) for layer in range(5)] == [narrow, narrow, wide, narrow, narrow]
+    assert shape.windows == (0, 16)
+    assert tiny_shape(layers=2, kinds=(narrow, narrow, wide)).windows == (16,)

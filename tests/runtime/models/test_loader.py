@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFReader
-from gguf.quants import dequantize, quantize
+from gguf.quants import dequantize, quant_shape_to_byte_shape, quantize
 
 from lmlang.errors import ModelError
 from lmlang.runtime.models.gguf_file import open_gguf
 from lmlang.runtime.models.loader import load_gguf
+from tests import tiny
 from tests.tiny import gguf_tensors, tiny_metadata, tiny_shape, tiny_weights, write_tiny_gguf
 
 Kind = GGMLQuantizationType
@@ -49,6 +50,31 @@ def test_quantised_weights_are_those_that_gguf_dequantises(tmp_path, kind):
     values = dequantize(quantize(stored["blk.0.attn_q.weight"], kind), kind)
     turned = values.reshape(4, 8, 2, 64).swapaxes(1, 2).reshape(64, 64)
     assert np.array_equal(loaded.weights["layers.0.qkv"][:64].numpy(), turned)
+
+
+@pytest.mark.parametrize("kind", [Kind.Q5_0, Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K])
+def test_blocks_of_every_kind_are_those_that_gguf_dequantises(tmp_path, kind):
+    shape = tiny_shape(hidden=256, intermediate=256, head_dim=64, layers=1)
+    draw = np.random.default_rng(0)
+    stored: dict[str, np.ndarray] = {}
+
+    def blocks(values: np.ndarray, _: GGMLQuantizationType) -> np.ndarray:
+        # gguf writes no K-quants; any bytes are a block, and most are of finite numbers
+        return draw.integers(0, 60, quant_shape_to_byte_shape(values.shape, kind), dtype=np.uint8)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny, "quantize", blocks)
+        path = write_tiny_gguf(tmp_path / "m.gguf", shape, kind=kind)
+    for tensor in GGUFReader(path).tensors:
+        stored[tensor.name] = dequantize(tensor.data, tensor.tensor_type)
+    loaded = load_gguf(path)
+    down = stored["blk.0.ffn_down.weight"]
+    assert len(np.unique(down)) > 100
+    assert np.array_equal(loaded.weights["layers.0.down"].numpy(), down)
+    turned = stored["blk.0.attn_k.weight"].reshape(2, 32, 2, 256).swapaxes(1, 2).reshape(128, 256)
+    assert np.array_equal(loaded.weights["layers.0.qkv"][256:384].numpy(), turned)
+    half = load_gguf(path, torch.bfloat16).weights["layers.0.down"]
+    assert torch.equal(half, torch.from_numpy(down).bfloat16())
 
 
 def test_weights_are_given_in_the_dtype_asked_for(good):
