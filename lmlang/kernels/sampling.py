@@ -14,15 +14,17 @@ from torch import Tensor
 _MULTIPLIERS = (0x7FEB352D, 0x846CA68B - (1 << 32))  # as int32
 
 
-def _shift(x: Tensor, bits: int) -> Tensor:
-    """Logical right shift of int32."""
-    return (x >> bits) & ((1 << (32 - bits)) - 1)
+HEAD = 1024
+"""So many of the likeliest tokens are looked at before all are put in order."""
 
 
-def _mix(x: Tensor) -> Tensor:
-    x = (x ^ _shift(x, 16)) * _MULTIPLIERS[0]
-    x = (x ^ _shift(x, 15)) * _MULTIPLIERS[1]
-    return x ^ _shift(x, 16)
+def _mix(x: Tensor, other: Tensor) -> None:
+    """`lmlang.noise.mix` of int32, in place; ``other`` is a tensor of that shape to write to."""
+    for bits, multiplier in ((16, _MULTIPLIERS[0]), (15, _MULTIPLIERS[1]), (16, 1)):
+        torch.bitwise_right_shift(x, bits, out=other)
+        other &= (1 << (32 - bits)) - 1  # a logical shift
+        x ^= other
+        x *= multiplier
 
 
 def gumbel_noise(words: Tensor, vocab: int) -> Tensor:
@@ -36,10 +38,14 @@ def gumbel_noise(words: Tensor, vocab: int) -> Tensor:
         float32 [R, V].
     """
     ids = torch.arange(vocab, dtype=torch.int32, device=words.device)
-    w = _mix(_mix(ids[None, :] ^ words[:, :1]) + words[:, 1:])
-    unsigned = w.to(torch.float64).add_((w < 0) * 4294967296.0).to(torch.float32)
-    u = unsigned.add_(0.5).mul_(2.0**-32).clamp_(max=1.0 - 2.0**-24)
-    return -torch.log(-torch.log1p(-u))
+    w = ids[None, :] ^ words[:, :1]
+    other = torch.empty_like(w)
+    _mix(w, other)
+    w += words[:, 1:]
+    _mix(w, other)
+    u = w.view(torch.uint32).to(torch.float32)
+    u.add_(0.5).mul_(2.0**-32).clamp_(max=1.0 - 2.0**-24)
+    return u.neg_().log1p_().neg_().log_().neg_()
 
 
 def truncate(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
@@ -53,16 +59,49 @@ def truncate(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Ten
         top_p: float32 [R], 1 for no limit: the smallest set of likeliest tokens that reaches it.
         min_p: float32 [R], 0 for no limit: tokens at least this fraction of the likeliest.
     """
+    vocab = logits.shape[-1]
+    if vocab <= HEAD:
+        return _truncate_in_order(logits, top_k, top_p, min_p)
+    ordered = torch.topk(logits, HEAD, dim=-1).values
+    limited = _first(ordered, top_k)
+    total = torch.where(
+        top_k < HEAD, torch.logsumexp(limited, dim=-1), torch.logsumexp(logits, dim=-1)
+    )
+    gone = _gone(torch.exp(limited - total[:, None]), top_p, min_p)
+    gone |= torch.isneginf(limited)
+    count = HEAD - gone.sum(dim=-1)
+    last = ordered.gather(-1, (count - 1).clamp_(min=0)[:, None])
+    following = ordered.gather(-1, count.clamp(max=HEAD - 1)[:, None])
+    # Enough where the cut lies inside of the head and between different logits.
+    enough = (count > 0) & (count < HEAD) & (last > following)[:, 0]
+    enough &= (top_k < HEAD) | (top_k >= vocab)
+    found = logits.masked_fill(logits < last, float("-inf"))
+    rest = (~enough).nonzero()[:, 0]
+    if len(rest):
+        found[rest] = _truncate_in_order(logits[rest], top_k[rest], top_p[rest], min_p[rest])
+    return found
+
+
+def _truncate_in_order(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    """`truncate` by sorting all tokens."""
     ordered, ids = torch.sort(logits, dim=-1, descending=True, stable=True)
-    rank = torch.arange(logits.shape[-1], device=logits.device)[None, :]
-    ordered = ordered.masked_fill(rank >= top_k[:, None], float("-inf"))
-    probs = torch.softmax(ordered, dim=-1)
+    ordered = _first(ordered, top_k)
+    gone = _gone(torch.softmax(ordered, dim=-1), top_p, min_p)
+    return torch.empty_like(logits).scatter_(-1, ids, ordered.masked_fill(gone, float("-inf")))
+
+
+def _first(ordered: Tensor, top_k: Tensor) -> Tensor:
+    rank = torch.arange(ordered.shape[-1], device=ordered.device)[None, :]
+    return ordered.masked_fill(rank >= top_k[:, None], float("-inf"))
+
+
+def _gone(probs: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    """Which of some probabilities, the highest first, top-p and min-p leave out."""
     before = torch.cumsum(probs, dim=-1) - probs
     gone = (before >= top_p[:, None]) & (top_p[:, None] < 1.0)
     gone |= probs < min_p[:, None] * probs[:, :1]
     gone[:, 0] = False
-    ordered = ordered.masked_fill(gone, float("-inf"))
-    return torch.empty_like(logits).scatter_(-1, ids, ordered)
+    return gone
 
 
 def log_normalisers(logits: Tensor) -> Tensor:

@@ -40,7 +40,9 @@ class Drafter:
         """
         task = sequence.task
         count = min(room, MAX_DRAFT, sequence.growth - len(sequence.generated) - 1)
-        if not isinstance(task, GenerateTask) or count <= 0 or task.output.barred():
+        if not isinstance(task, GenerateTask) or count <= 0:
+            return ()
+        if task.output.barred() or task.output.allowed() is not None:
             return ()
         made = sequence.generated
         if len(made) == 1:

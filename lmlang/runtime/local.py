@@ -39,6 +39,7 @@ from lmlang.runtime.config import RuntimeConfig
 from lmlang.runtime.drafting import Drafter
 from lmlang.runtime.encoder import PromptEncoder
 from lmlang.runtime.engine import Engine
+from lmlang.runtime.healing import Healer
 from lmlang.runtime.loop import EngineLoop
 from lmlang.runtime.metrics import Stats
 from lmlang.runtime.model_runner import ModelRunner
@@ -127,6 +128,7 @@ class Runtime:
         host_slots = int(config.host_kv_gb * 2**30) // slot_bytes
         self._opened = opened
         self._encoder = PromptEncoder(opened.tokenizer, opened.template)
+        self._healer = Healer(opened.tokenizer)
         self._kv_tokens = slots
         self._piece = config.max_batch_tokens
         pool = _pool("kv_tokens", model, slots, model.device)
@@ -161,7 +163,10 @@ class Runtime:
         except LMLangError as refusal:
             generation.fail(refusal)
             return generation
-        output = OutputStream(self._opened.tokenizer, request.params)
+        healing = self._healer.healing(request.prompt, prompt, request.params)
+        if healing is not None:
+            prompt.pop()
+        output = OutputStream(self._opened.tokenizer, request.params, healing)
         first_logit = len(prompt) - 1
         if request.input_logprobs_from is not None:
             first_logit = min(first_logit, max(0, request.input_logprobs_from - 1))

@@ -26,7 +26,7 @@ from lmlang.runtime.cache.manager import CacheManager
 from lmlang.runtime.cache.pool import KVPool
 from lmlang.runtime.metrics import Counters, Stats
 from lmlang.runtime.model_runner import ModelRunner
-from lmlang.runtime.sampler import Draw, sample
+from lmlang.runtime.sampler import Draw, Drawn, sample
 from lmlang.runtime.scheduler import Plan, Scheduler
 from lmlang.runtime.scoring import ScoreJob
 from lmlang.runtime.sequence import Answer, GenerateTask, PieceTask, Sequence
@@ -195,13 +195,13 @@ class EngineLoop:
                 self.counters.drafted_tokens += len(draft)
                 drawing.append((sequence, task, len(draws)))
                 draws += _draws(rows.end - 1 - len(draft), sequence, task, draft)
-        tokens = sample(logits, draws) if draws else []
+        drawn = sample(logits, draws) if draws else []
         for sequence, task, first in drawing:
             for number, guess in enumerate((*drafts.get(sequence, ()), None), start=first):
-                token, at = tokens[number], draws[number].row
+                token, at = drawn[number].token, draws[number].row
                 logprob = float(logits[at, token] - normalisers[at])
                 top = _top(logits[at], float(normalisers[at]), task.request.top_logprobs)
-                self._accept(sequence, task, token, logprob, top, deliveries)
+                self._accept(sequence, task, drawn[number], logprob, top, deliveries)
                 if token != guess or sequence.lease is None:
                     break
                 self.counters.accepted_tokens += 1
@@ -255,7 +255,7 @@ class EngineLoop:
         self,
         sequence: Sequence,
         task: GenerateTask,
-        token: int,
+        drawn: Drawn,
         logprob: float,
         top: TopLogprobs | None,
         deliveries: list[Delivery],
@@ -266,10 +266,10 @@ class EngineLoop:
             event = output.end_empty()
         else:
             self.counters.sampled_tokens += 1
-            event = output.accept(token, logprob, top)
+            event = output.accept(drawn.token, logprob, top, drawn.prob)
         deliveries.append(partial(generation.push, event))
         if event.finish is None:
-            sequence.generated.append(token)
+            sequence.generated.append(drawn.token)
             return
         inputs = _inputs(sequence, task)
         answer = output.output(len(sequence.prompt), sequence.cached_tokens, inputs)
@@ -363,6 +363,8 @@ def _draws(row: int, sequence: Sequence, task: GenerateTask, draft: tuple[int, .
             sequence.prompt,
             [*sequence.generated, *draft[:ahead]],
             output.barred(),
+            output.allowed(),
+            request.probs,
         )
         for ahead in range(len(draft) + 1)
     ]

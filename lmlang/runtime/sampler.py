@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +15,13 @@ from lmlang.kernels.sampling import gumbel_noise, truncate
 from lmlang.noise import draw_words
 from lmlang.protocol import SamplingParams
 from lmlang.runtime.cache.radix import IntArray
+
+CACHED = 2**18
+"""Logits that a CPU draws from at a time, so that what is made on the way stays in its cache."""
+LARGEST = 1e30
+"""What bias and penalties leave of a logit at most, so that no difference is infinite."""
+
+NO_IDS: IntArray = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,64 +36,162 @@ class Draw:
         prompt: int64, what the repetition penalty looks at beside the output.
         generated: The output so far.
         barred: Ids that cannot be drawn here.
+        allowed: int64, the ids that alone can be drawn here; None: all.
+        probs: Whether the probability of the token is wanted.
     """
 
     row: int
     params: SamplingParams
     key: int
     index: int
-    prompt: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    prompt: IntArray = field(default_factory=lambda: NO_IDS)
     generated: Seq[int] = ()
     barred: frozenset[int] = frozenset()
+    allowed: IntArray | None = None
+    probs: bool = False
+
+
+class Drawn(NamedTuple):
+    """A token that was drawn, and with which probability; None where it was not asked for."""
+
+    token: int
+    prob: float | None = None
 
 
 @torch.inference_mode()
-def sample(logits: Tensor, draws: Seq[Draw]) -> list[int]:
-    """One token id for each draw, in their order.
+def sample(logits: Tensor, draws: Seq[Draw]) -> list[Drawn]:
+    """One token for each draw, in their order.
+
+    A greedy one is told with its probability at a temperature of 1.
 
     Args:
-        logits: float32 [K, V], the model's own; not written.
+        logits: float32 [K, V], the model's own, finite; not written.
         draws: Of R <= K rows.
     """
-    scores = logits[torch.tensor([draw.row for draw in draws], device=logits.device)]
-    for i, draw in enumerate(draws):
-        _adjust(scores[i], draw)
+    rows = [draw.row for draw in draws]
+    in_place = rows == list(range(len(logits)))
+    scores = logits if in_place else logits[torch.tensor(rows, device=logits.device)]
+    if any(map(_is_adjusted, draws)):
+        scores = scores.clone(memory_format=torch.contiguous_format) if in_place else scores
+        _adjust(scores, draws)
+    cached = max(1, CACHED // logits.shape[-1])
+    size = cached if logits.device.type == "cpu" else len(draws)
+    if all(draw.params.temperature == 0 for draw in draws):
+        size = len(draws)
+    found: list[Drawn] = []
+    for start in range(0, len(draws), size):
+        found += _drawn(scores[start : start + size], draws[start : start + size])
+    return found
+
+
+def _drawn(scores: Tensor, draws: Seq[Draw]) -> list[Drawn]:
+    """The tokens of some rows from their adjusted logits [R, V], which are not written."""
     hot = [i for i, draw in enumerate(draws) if draw.params.temperature > 0]
+    asked = [i for i, draw in enumerate(draws) if draw.probs]
+    weights = scores
     if hot:
-        scores[hot] = _noisy(scores[hot], [draws[i] for i in hot])
-    return torch.argmax(scores, dim=-1).tolist()  # the first, so the lowest id, of equal ones
+        some = len(hot) < len(draws)
+        scaled = _scaled(scores[hot] if some else scores, [draws[i] for i in hot])
+        noisy = scaled + _noise([draws[i] for i in hot], scores)
+        if some and asked:
+            weights = scores.clone()
+            weights[hot] = scaled
+        elif asked:
+            weights = scaled
+        if some:
+            scores = scores.clone()
+            scores[hot] = noisy
+        else:
+            scores = noisy
+    tokens: list[int] = torch.argmax(scores, dim=-1).tolist()  # the first of equal ones
+    if not asked:
+        return [Drawn(token) for token in tokens]
+    weights = weights[asked]
+    drawn = torch.tensor([[tokens[i]] for i in asked], device=weights.device)
+    probs = torch.softmax(weights, dim=-1).gather(-1, drawn)[:, 0].tolist()
+    told = dict(zip(asked, probs, strict=True))
+    return [Drawn(token, told.get(i)) for i, token in enumerate(tokens)]
 
 
-def _adjust(logits: Tensor, draw: Draw) -> None:
-    """Bias, penalties and bars of one row, in place on float32 [V]."""
-    params, device = draw.params, logits.device
-    if params.logit_bias:
-        ids, bias = zip(*params.logit_bias, strict=True)
-        logits[torch.tensor(ids, device=device)] += torch.tensor(bias, device=device)
-    if params.repetition_penalty != 1.0:
-        seen = np.union1d(draw.prompt, np.array(draw.generated, dtype=np.int64))
-        at = torch.from_numpy(seen).to(device)
-        old = logits[at]
-        factor = params.repetition_penalty
-        logits[at] = torch.where(old > 0, old / factor, old * factor)
-    if draw.generated and (params.frequency_penalty or params.presence_penalty):
-        drawn, counts = np.unique(np.array(draw.generated, dtype=np.int64), return_counts=True)
-        less = params.frequency_penalty * counts + params.presence_penalty
-        logits[torch.from_numpy(drawn).to(device)] -= torch.from_numpy(less).float().to(device)
-    if draw.barred:
-        logits[torch.tensor(sorted(draw.barred), device=device)] = float("-inf")
+def _is_adjusted(draw: Draw) -> bool:
+    p = draw.params
+    penal = p.repetition_penalty != 1.0 or p.frequency_penalty or p.presence_penalty
+    return bool(penal or p.logit_bias or draw.barred or draw.allowed is not None)
 
 
-def _noisy(logits: Tensor, draws: list[Draw]) -> Tensor:
-    """Truncated logits / T plus each row's noise, float32 [R, V]."""
-    device, vocab = logits.device, logits.shape[-1]
+def _adjust(scores: Tensor, draws: Seq[Draw]) -> None:
+    """Bias, penalties, bars and what alone is allowed, in place on float32 [R, V]."""
+    vocab = scores.shape[-1]
+    flat = scores.view(-1)
+
+    def places(ids: Iterable[tuple[int, Iterable[int]]]) -> IntArray:
+        """Places in ``flat`` of ids by their rows, row by row."""
+        parts = [
+            i * vocab + (own if isinstance(own, np.ndarray) else np.fromiter(own, np.int64))
+            for i, own in ids
+        ]
+        return np.concatenate(parts) if parts else NO_IDS
+
+    def there(values: IntArray) -> Tensor:
+        return torch.from_numpy(values).to(scores.device)
+
+    def for_each(values: Iterable[float], counts: Iterable[int]) -> Tensor:
+        """float32: a value of each row, as often as it has ids."""
+        repeated = np.repeat(np.fromiter(values, np.float64), np.fromiter(counts, np.int64))
+        return torch.from_numpy(repeated).float().to(scores.device)
+
+    biased = [(i, draw.params.logit_bias) for i, draw in enumerate(draws)]
+    at = places((i, [token for token, _ in bias]) for i, bias in biased)
+    if len(at):
+        more = np.fromiter((value for _, bias in biased for _, value in bias), np.float64)
+        flat[there(at)] += torch.from_numpy(more).float().to(scores.device)
+    again = [(i, draw) for i, draw in enumerate(draws) if draw.params.repetition_penalty != 1.0]
+    if again:
+        # An id that came twice is here twice; both times it is given the same value.
+        seen = there(places((i, ids) for i, draw in again for ids in (draw.prompt, draw.generated)))
+        factors = for_each(
+            (max(draw.params.repetition_penalty, 1 / LARGEST) for _, draw in again),
+            (len(draw.prompt) + len(draw.generated) for _, draw in again),
+        )
+        old = flat[seen]
+        new = torch.where(old > 0, old / factors, old * factors)
+        flat[seen] = new.clamp_(-LARGEST, LARGEST)
+    frequent = [
+        (i, draw)
+        for i, draw in enumerate(draws)
+        if draw.params.frequency_penalty or draw.params.presence_penalty
+    ]
+    drawn, counts = np.unique(
+        places((i, draw.generated) for i, draw in frequent), return_counts=True
+    )
+    if len(drawn):
+        row = drawn // vocab
+        frequency = np.array([draw.params.frequency_penalty for draw in draws])[row]
+        presence = np.array([draw.params.presence_penalty for draw in draws])[row]
+        flat[there(drawn)] -= there(frequency * counts + presence).float()
+    alone = [(i, draw.allowed) for i, draw in enumerate(draws) if draw.allowed is not None]
+    if alone:
+        kept = there(places(alone))
+        values = flat[kept]
+        scores[torch.tensor([i for i, _ in alone], device=scores.device)] = float("-inf")
+        flat[kept] = values
+    barred = places((i, draw.barred) for i, draw in enumerate(draws) if draw.barred)
+    if len(barred):
+        flat[there(barred)] = float("-inf")
+
+
+def _scaled(scores: Tensor, draws: list[Draw]) -> Tensor:
+    """Adjusted logits, less the largest, divided by the temperature, truncated: float32 [R, V]."""
+    device, vocab = scores.device, scores.shape[-1]
 
     def column(values: list[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=device)
 
-    # From the largest down, so that no temperature, however small, makes an infinity.
+    # From the largest down, so that no temperature, however small, makes an infinity; where
+    # nothing at all can be drawn the largest is none.
+    largest = scores.amax(dim=-1, keepdim=True).clamp_(min=torch.finfo(torch.float32).min)
     temperatures = column([max(draw.params.temperature, 1e-30) for draw in draws])
-    scaled = (logits - logits.amax(dim=-1, keepdim=True)) / temperatures[:, None]
+    scaled = (scores - largest).div_(temperatures[:, None])
     cut = [
         i
         for i, draw in enumerate(draws)
@@ -99,6 +206,11 @@ def _noisy(logits: Tensor, draws: list[Draw]) -> Tensor:
             column([p.top_p for p in params]),
             column([p.min_p for p in params]),
         )
+    return scaled
+
+
+def _noise(draws: list[Draw], like: Tensor) -> Tensor:
+    """Each row's noise, float32 [R, V]."""
     words = np.array([draw_words(draw.key, draw.index) for draw in draws], dtype=np.uint32)
-    noise = gumbel_noise(torch.from_numpy(words.view(np.int32)).to(device), vocab)
-    return scaled + noise
+    on_device = torch.from_numpy(words.view(np.int32)).to(like.device)
+    return gumbel_noise(on_device, like.shape[-1])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from lmlang.kernels.sampling import gumbel_noise, truncate
+from lmlang.kernels.sampling import _truncate_in_order, gumbel_noise, truncate
 from lmlang.noise import draw_words, gumbel
 from lmlang.protocol import SamplingParams
 from lmlang.runtime.sampler import Draw, sample
@@ -20,6 +20,10 @@ KEYS = st.integers(0, 2**64 - 1)
 def words(*draws: tuple[int, int]) -> torch.Tensor:
     pairs = np.array([draw_words(key, index) for key, index in draws], dtype=np.uint32)
     return torch.from_numpy(pairs.view(np.int32))
+
+
+def tokens_of(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
+    return [drawn.token for drawn in sample(logits, draws)]
 
 
 def test_the_hash_is_the_documented_one() -> None:
@@ -67,7 +71,7 @@ def test_draws_follow_the_truncated_softmax(params: SamplingParams) -> None:
     exact[[i for i in range(8) if i not in kept]] = 0
     exact /= exact.sum()
     count = 20_000
-    tokens = sample(
+    tokens = tokens_of(
         logits.expand(count, -1), [Draw(i, params, i * 7919, i % 50) for i in range(count)]
     )
     seen = np.bincount(tokens, minlength=8)
@@ -127,18 +131,131 @@ def test_a_draw_depends_on_nothing_but_its_key(rows: list[tuple[int, int, float]
         Draw(i, SamplingParams(temperature=t, top_p=0.9 if key % 2 else 1.0), key, index)
         for i, (key, index, t) in enumerate(rows)
     ]
-    together = sample(logits, draws)
-    alone = [sample(logits[i : i + 1], [Draw(0, d.params, d.key, d.index)])[0]
+    together = tokens_of(logits, draws)
+    alone = [tokens_of(logits[i : i + 1], [Draw(0, d.params, d.key, d.index)])[0]
              for i, d in enumerate(draws)]  # fmt: skip
     shuffled = random.sample(draws, len(draws))
-    again = dict(zip([d.row for d in shuffled], sample(logits, shuffled), strict=True))
+    again = dict(zip([d.row for d in shuffled], tokens_of(logits, shuffled), strict=True))
     assert together == alone == [again[i] for i in range(len(draws))]
 
 
 def test_greedy_takes_the_lowest_id_of_equal_ones_and_tiny_temperatures_agree() -> None:
     logits = torch.tensor([[1.0, 3.0, 3.0, -2.0]])
     for temperature in (0.0, 1e-300, 1e-30):
-        drawn = sample(logits, [Draw(0, SamplingParams(temperature=temperature), 1, 1)])
+        drawn = tokens_of(logits, [Draw(0, SamplingParams(temperature=temperature), 1, 1)])
         assert drawn[0] in ((1,) if temperature == 0 else (1, 2))
     scores = torch.tensor([[1.0, 3.0, 2.9999]])
-    assert sample(scores, [Draw(0, SamplingParams(temperature=1e-300), 1, 1)]) == [1]
+    assert tokens_of(scores, [Draw(0, SamplingParams(temperature=1e-300), 1, 1)]) == [1]
+
+
+ids = st.integers(0, 19)
+some_params = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.7, 1.0]),
+    top_k=st.sampled_from([-1, 3, 12]),
+    top_p=st.sampled_from([1.0, 0.8]),
+    frequency_penalty=st.sampled_from([0.0, 0.5, -1.0]),
+    presence_penalty=st.sampled_from([0.0, 2.0]),
+    repetition_penalty=st.sampled_from([1.0, 1.5, 0.5]),
+    logit_bias=st.dictionaries(ids, st.sampled_from([-2.0, 3.0]), max_size=3),
+)
+some_draws = st.lists(
+    st.builds(
+        dict,
+        params=some_params,
+        key=KEYS,
+        index=st.integers(0, 99),
+        prompt=st.lists(ids, max_size=6),
+        generated=st.lists(ids, max_size=6),
+        barred=st.frozensets(st.integers(0, 9), max_size=3),
+        allowed=st.none() | st.lists(ids, min_size=4, max_size=8, unique=True),
+        probs=st.booleans(),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def adjusted(logits: list[float], draw: Draw) -> list[float]:
+    """Bias, penalties, bars, one number after another."""
+    found = list(logits)
+    for token, bias in draw.params.logit_bias:
+        found[token] += bias
+    for token in {*draw.prompt.tolist(), *draw.generated}:
+        factor = draw.params.repetition_penalty
+        found[token] = found[token] / factor if found[token] > 0 else found[token] * factor
+    for token in set(draw.generated):
+        times = draw.generated.count(token)
+        found[token] -= draw.params.frequency_penalty * times + draw.params.presence_penalty
+    for token in range(len(found)):
+        left_out = draw.allowed is not None and token not in draw.allowed
+        if left_out or token in draw.barred:
+            found[token] = -np.inf
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(some_draws, st.integers(0, 2**32))
+def test_rows_are_adjusted_and_drawn_as_one_by_one(given_draws: list[dict], seed: int) -> None:
+    logits = torch.randn(len(given_draws), 20, generator=torch.Generator().manual_seed(seed)) * 2
+    before = logits.clone()
+    draws = []
+    for row, made in enumerate(given_draws):
+        allowed = None if made["allowed"] is None else np.array(made["allowed"])
+        prompt = np.array(made["prompt"], dtype=np.int64)
+        draws.append(Draw(row, **(made | {"allowed": allowed, "prompt": prompt})))
+    got = sample(logits, draws)
+    assert torch.equal(logits, before)
+    for draw, drawn in zip(draws, got, strict=True):
+        scores = np.array(adjusted(logits[draw.row].tolist(), draw))
+        temperature = draw.params.temperature
+        kept = range(20)
+        if temperature:
+            scores = (scores - scores.max()) / temperature
+            kept = brute_force(scores.tolist(), draw.params)
+        noise = [gumbel(draw.key, draw.index, t) if temperature else 0.0 for t in range(20)]
+        best = max(scores[t] + noise[t] for t in kept)
+        assert scores[drawn.token] + noise[drawn.token] == pytest.approx(best, abs=1e-4)
+        assert drawn.token in kept
+        weights = np.array(
+            [np.exp(scores[t] - scores.max()) if t in kept else 0 for t in range(20)]
+        )
+        exact = weights[drawn.token] / weights.sum() if draw.probs else None
+        assert drawn.prob == (None if exact is None else pytest.approx(exact, abs=1e-4))
+
+
+def test_absurd_values_make_no_nan() -> None:
+    logits = torch.tensor([[0.0, 3e38, -3e38, 5.0]]).repeat(4, 1)
+    tiny = SamplingParams(repetition_penalty=1e-320, temperature=1e-300)
+    draws = [
+        Draw(0, tiny, 1, 1, generated=[0, 1, 2, 3], probs=True),
+        Draw(1, SamplingParams(top_p=0.5), 1, 1, barred=frozenset(range(4)), probs=True),
+        Draw(2, SamplingParams(temperature=1000, min_p=1.0), 1, 1, probs=True),
+        Draw(3, SamplingParams(temperature=0), 1, 1, allowed=np.array([2]), probs=True),
+    ]
+    drawn = sample(logits, draws)
+    assert [d.token for d in drawn[2:]] == [1, 2]
+    assert all(0 <= d.token < 4 for d in drawn)
+    assert drawn[3].prob == 1.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**32), st.sampled_from([0.5, 3.0, 30.0]), st.booleans(),
+    st.sampled_from([-1, 1, 40, 1023, 1024, 1500]), st.sampled_from([0.02, 0.6, 0.99, 1.0]),
+    st.sampled_from([0.0, 0.01, 0.7]),
+)  # fmt: skip
+def test_a_large_vocabulary_is_truncated_as_a_sorted_one(
+    seed: int, spread: float, rounded: bool, top_k: int, top_p: float, min_p: float
+) -> None:
+    vocab = 3_000
+    logits = torch.randn(3, vocab, generator=torch.Generator().manual_seed(seed)) * spread
+    logits = logits.round() if rounded else logits  # many equal ones, at the cut too
+    limits = (
+        torch.full((3,), top_k if top_k > 0 else vocab),
+        torch.full((3,), top_p),
+        torch.full((3,), min_p),
+    )
+    got, exact = truncate(logits, *limits), _truncate_in_order(logits, *limits)
+    different = (got != exact).sum(dim=-1)
+    assert (different <= (0 if rounded or top_p == 1.0 else 1)).all()  # rounding, just at the cut

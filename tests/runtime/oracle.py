@@ -24,7 +24,7 @@ def generated(
     ids: list[int] = []
     for index in range(params.max_tokens):
         last = logits(model, [*prompt, *ids])[-1:]
-        ids += sample(last, [Draw(0, params, key, index)])
+        ids.append(sample(last, [Draw(0, params, key, index)])[0].token)
         if ids[-1] in ends and not params.ignore_eos:
             break
     return ids
