@@ -101,11 +101,13 @@ def family_model(name: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
     return model
 
 
-def save_family(path: Path, name: str, **options: Any) -> PreTrainedModel:
-    """The folder of such a model, and the model."""
-    model = family_model(name)
-    model.save_pretrained(path, **options)
-    return model
+def save_family(
+    path: Path, name: str, *, model: Mapping[str, Any] | None = None, **options: Any
+) -> PreTrainedModel:
+    """Write the folder of a family's model; ``model`` changes its config, ``options`` how."""
+    made = family_model(name, **(model or {}))
+    made.save_pretrained(path, **options)
+    return made
 
 
 ARCHITECTURES = {

@@ -12,13 +12,16 @@ import torch
 from gguf import GGMLQuantizationType
 from transformers import PreTrainedModel
 
+from lmlang.protocol import Prompt, Request, SamplingParams, Text
 from lmlang.runtime.attention import RowSlots, plan_attention
 from lmlang.runtime.batch import Batch
 from lmlang.runtime.cache.pool import KVPool
+from lmlang.runtime.local import Runtime
 from lmlang.runtime.model_runner import ModelRunner
 from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.models.loader import LoadedModel, load_folder, load_gguf
 from lmlang.runtime.shape import LayerKind, ModelShape, Rope
+from tests.reference import greedy
 from tests.runtime.models.families import (
     ARCHITECTURES,
     FAMILIES,
@@ -27,6 +30,7 @@ from tests.runtime.models.families import (
     save_family,
     write_family_gguf,
 )
+from tests.tiny import tiny_template, tiny_tokenizer, tiny_vocabulary
 
 SLOTS = 1_000
 LONG = 70
@@ -182,3 +186,27 @@ def test_half_precision_is_as_near_as_that_of_transformers(
     cases.reference.to(dtype)
     theirs = cases.theirs(tokens)
     assert 0 < (ours - exact).abs().mean() <= 1.3 * (theirs - exact).abs().mean()
+
+
+@pytest.mark.parametrize("name", ["mistral", "qwen2", "qwen3 with windows", "smollm3", "gemma2"])
+@pytest.mark.parametrize("budget", [7, 512])
+def test_the_engine_generates_what_transformers_does(
+    name: str, budget: int, tmp_path: Path
+) -> None:
+    reference = save_family(tmp_path, name, model={"vocab_size": len(tiny_vocabulary()[0])})
+    loaded = load_folder(tmp_path)
+    model = LlamaModel(loaded.shape, loaded.weights)
+    tokenizer, template = tiny_tokenizer(), tiny_template()
+    stem = "the user and the world: " * 3
+    params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
+    with Runtime.over(
+        model, tokenizer, template, kv_tokens=1_000, max_batch_tokens=budget
+    ) as runtime:
+        for wave in (["hello"], ["", "and", "sys", "hello hello"], ["hello", "user"]):
+            prompts = [stem + text for text in wave]
+            requests = [Request(Prompt.of(Text(text)), params, 0) for text in prompts]
+            outputs = [runtime.generate(request) for request in requests]
+            for text, output in zip(prompts, outputs, strict=True):
+                ids = list(output.result(timeout=60).ids)
+                assert ids == greedy(reference, tokenizer.encode(text), 12)
+        runtime.check()
