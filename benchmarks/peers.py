@@ -55,29 +55,48 @@ class Peer:
 
     @torch.inference_mode()
     def generate(
-        self, prompts: Sequence[Sequence[int]], count: int, cache: DynamicCache | None = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        cache: DynamicCache | None = None,
+        held: int = 0,
+        ends: Sequence[int] = (),
     ) -> Generated:
         """Greedy tokens by transformers' own `generate`.
 
         Args:
-            prompts: Equally long, so that nothing is padded.
-            count: Tokens of each row; ends of text do not end it.
-            cache: Holds a proper prefix of every prompt, one row for each; it is used up.
+            prompts: One a row; shorter ones are padded behind their first ``held`` tokens.
+            count: Tokens of each row at most; ends of text do not end it.
+            cache: Holds a proper prefix of every prompt, one row for each; it goes on to hold all
+                tokens but the last.
+            held: Tokens that it holds, where prompts differ in length.
+            ends: Each of these tokens ends its row, as the last one of it.
         """
-        ids = torch.tensor(prompts)
+        longest = max(map(len, prompts))
+        gaps = [longest - len(prompt) for prompt in prompts]
+        ids = torch.tensor(
+            [
+                [*prompt[:held], *[0] * gap, *prompt[held:]]
+                for prompt, gap in zip(prompts, gaps, strict=True)
+            ]
+        )
+        mask = torch.ones_like(ids)
+        for row, gap in enumerate(gaps):
+            mask[row, held : held + gap] = 0
         clock = _Clock()
         given = {} if cache is None else {self._cache_name: cache}
         output = self.model.generate(
             input_ids=ids,
-            attention_mask=torch.ones_like(ids),
+            attention_mask=mask,
             max_new_tokens=count,
             do_sample=False,
-            eos_token_id=None,
+            eos_token_id=list(ends) or None,
             pad_token_id=0,
             stopping_criteria=StoppingCriteriaList([clock]),
             **given,
         )
-        return Generated(output[:, ids.shape[1] :].tolist(), clock.stamps)
+        rows = output[:, longest:].tolist()
+        return Generated([_up_to(row, ends) for row in rows], clock.stamps)
 
     @torch.inference_mode()
     def prefix(self, ids: Sequence[int], repeats: int = 1) -> DynamicCache:
@@ -114,14 +133,14 @@ class Peer:
         cache.crop(held - stem)
         return sums
 
-    def same_up_to_ties(self, prompt: Sequence[int], ours: list[int], theirs: list[int]) -> bool:
+    def same_up_to_ties(
+        self, prompt: Sequence[int], ours: Sequence[int], theirs: Sequence[int]
+    ) -> bool:
         """Whether outputs are equal, or part where both next tokens are equally likely."""
-        if len(ours) != len(theirs):
-            return False
-        for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        for index, (a, b) in enumerate(zip(ours, theirs, strict=False)):
             if a != b:
                 return self._tied([*prompt, *ours[:index]], a, b)
-        return True
+        return len(ours) == len(theirs)
 
     @torch.inference_mode()
     def _tied(self, ids: list[int], a: int, b: int) -> bool:
@@ -137,6 +156,12 @@ class Peer:
             **{self._cache_name: cache},
         )
         return torch.log_softmax(output.logits[0].float(), dim=-1)
+
+
+def _up_to(row: list[int], ends: Sequence[int]) -> list[int]:
+    """A row up to its first end, which is part of it."""
+    at = next((index for index, token in enumerate(row) if token in ends), len(row))
+    return row[: at + 1]
 
 
 def common_tokens(rows: Sequence[Sequence[int]]) -> int:
@@ -163,6 +188,8 @@ class _Clock(StoppingCriteria):
 def _llama(loaded: LoadedModel) -> LlamaForCausalLM:
     """Transformers' model over our tensors: the stacked products are taken apart as views."""
     shape, weights = loaded.shape, loaded.weights
+    (kind,) = shape.kinds
+    assert kind.rope is not None, "a plain Llama turns every layer by its positions"
     config = LlamaConfig(
         vocab_size=shape.vocab,
         hidden_size=shape.hidden,
@@ -173,7 +200,7 @@ def _llama(loaded: LoadedModel) -> LlamaForCausalLM:
         head_dim=shape.head_dim,
         max_position_embeddings=shape.max_positions,
         rms_norm_eps=shape.norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
+        rope_parameters={"rope_type": "default", "rope_theta": kind.rope.theta},
         tie_word_embeddings=shape.tied_head,
         attn_implementation="sdpa",
     )

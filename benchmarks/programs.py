@@ -1,13 +1,17 @@
-"""Two programs that share prompts, beside transformers on the same weights.
+"""Five programs that share prompts, beside transformers on the same weights and beside ourselves.
 
-    choices   one long few-shot prefix, and many questions with 2 to 4 choices, all scored exactly
-    forks     one long prompt, continued greedily in several ways side by side
+    choices       one long few-shot prefix, and many questions with 2 to 4 choices, scored exactly
+    forks         one long prompt, continued greedily in several ways side by side
+    extractions   short records behind one instruction, each up to a stop string
+    chats         conversations side by side, turn by turn, in the model's own template
+    tree          a tree of thought whose nodes extend their parents' texts
 
 transformers runs each twice: plain, where nothing is shared between calls (a choice's prompt is
-still computed only once for all its choices), and with the prefix in a DynamicCache that the
-caller keeps. Its prompts are tokenised beforehand; ours within the time, and nothing is cached
-when it starts. Ratios above 1 say how many times as fast ours was. Run nothing else meanwhile.
-The plain choices take minutes and are run once, all others as often as asked for.
+still computed only once for all its choices), and with what is shared in a DynamicCache that the
+caller keeps, repeats and branches. Its prompts are tokenised beforehand; ours within the time, and
+nothing is cached when it starts. Ours runs without cache, one row at a time, and both, too: cache
+and batching together are to gain 0.6 times as much as they save in tokens. Ratios above 1 say how
+many times as fast ours was. Run nothing else meanwhile. What takes minutes is run once.
 """
 
 from __future__ import annotations
@@ -16,345 +20,185 @@ import report
 
 # isort: split
 import dataclasses
-import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-from peers import Peer, common_tokens
-from reviews import Question, examples, questions, reviews
+from choices import Choices
+from peers import Peer
+from writings import Chats, Extractions, Forks, Tree
 
 import lmlang as lm
 from lmlang.runtime.models.fetch import find_embedded_model
 from lmlang.runtime.models.loader import load_gguf
 
-Ids = list[list[int]]
 A = TypeVar("A")
 """What a subject answers."""
-W = TypeVar("W")
-"""What it works on."""
-CLOSE = 1e-3
-"""Joint log-probabilities (nats) this close decide nothing: float additions in another order."""
+KV_TOKENS = 16_384
+NO_CACHE = "lmlang float32, no cache"
+ONE_ROW = "lmlang float32, one row at a time"
+NEITHER = "lmlang float32, neither"
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    report.OURS: {},
+    NO_CACHE: {"radix_cache": False},
+    ONE_ROW: {"max_running": 1},
+    NEITHER: {"radix_cache": False, "max_running": 1},
+    "lmlang bfloat16": {"dtype": "bfloat16"},
+}
+"""Ours, by what it is made with."""
+SHARE = 0.6
+"""Of the tokens that cache and batching save, how much is to be seen in the time."""
 COUNTERS = (
     "requests", "prompt_tokens", "cached_tokens", "prefill_tokens", "decode_tokens",
     "computed_tokens", "generated_tokens", "scored_tokens", "steps",
 )  # fmt: skip
 
 
-@lm.function
-def answer(s: lm.ProgramState, shots: str, question: str, choices: tuple[str, ...]) -> None:
-    """One question behind the examples that all of them share."""
-    s += shots
-    s += question
-    s += lm.select("answer", choices, choices_method=lm.joint)
+class Workload(Protocol[A]):
+    """A program and its input. All subjects get the same work, and time themselves."""
+
+    name: str
+
+    def less(self) -> Workload[A]:
+        """Less of it, to warm up."""
+        ...
+
+    def facts(self) -> dict[str, int]:
+        """Its sizes."""
+        ...
+
+    def ours(self, runtime: lm.Runtime) -> tuple[float, A]:
+        """Run the program."""
+        ...
+
+    def plain(self, peer: Peer) -> tuple[float, A]:
+        """The same with nothing kept between calls."""
+        ...
+
+    def by_hand(self, peer: Peer) -> tuple[float, A]:
+        """The same with a cache that the caller keeps."""
+        ...
+
+    def check(self, judge: Peer, ours: A, theirs: A) -> None:
+        """End the benchmark where an answer in float32 is not the same."""
+        ...
+
+    def same(self, ours: A, theirs: A) -> int:
+        """How many parts of the answers are equal."""
+        ...
+
+    def told(self, ours: A, theirs: A) -> dict[str, Any]:
+        """What else is worth knowing."""
+        ...
 
 
-@lm.function
-def advise(s: lm.ProgramState, text: str, endings: tuple[str, ...], tokens: int) -> lm.Forks:
-    """One text, continued behind several endings."""
-    s += text
-    forks = s.fork(len(endings))
-    for branch, ending in zip(forks, endings, strict=True):
-        branch += ending
-        branch += lm.gen("advice", max_tokens=tokens, temperature=0, ignore_eos=True)
-    forks.join()
-    return forks
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome(Generic[A]):
+    """A subject's answer; of ours, also what the runtime counted."""
 
-
-# ------------------------------------------------------------------ choices
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """The first program's input, as text for us and as ids for transformers.
-
-    Args:
-        shots: The examples.
-        questions: All with the same shots.
-        prefix: The ids that all prompts begin with: the shots', and what questions share.
-        ids: Of shots, question and choice, for each question and choice.
-    """
-
-    shots: str
-    questions: list[Question]
-    prefix: list[int]
-    ids: list[Ids]
-
-    def first(self, count: int) -> Choices:
-        """The same with fewer questions."""
-        return dataclasses.replace(self, questions=self.questions[:count], ids=self.ids[:count])
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """Log-probability of each choice, and how many tokens prompts and choices had."""
-
-    logprobs: list[list[float]]
-    prompt_tokens: int
-    ids: list[list[int]] | None = None
+    answer: A
+    counters: dict[str, int]
 
     @property
-    def chosen(self) -> list[int]:
-        """Index of the likeliest choice of each question."""
-        return [row.index(max(row)) for row in self.logprobs]
+    def computed(self) -> int:
+        """All tokens that went through the model."""
+        return self.counters["computed_tokens"] + self.counters["scored_tokens"]
 
 
-def choices_of(runtime: lm.Runtime, tokens: int, count: int) -> Choices:
-    """Examples of about so many tokens, and so many other questions."""
-    encode = runtime.tokenizer.encode
-    shots = examples(1, lambda text: len(encode(text)) <= tokens)
-    asked = questions(2, count)
-    ids = [[encode(shots + q.text + choice) for choice in q.choices] for q in asked]
-    shared = common_tokens([row for rows in ids for row in rows])
-    return Choices(shots, asked, ids[0][0][:shared], ids)
+Subject = Callable[[Workload[A]], tuple[float, Outcome[A]]]
 
 
-def our_choices(runtime: lm.Runtime, work: Choices) -> tuple[float, Answers]:
-    """All questions as one batch of runs."""
+def run_ours(runtime: lm.Runtime, work: Workload[A]) -> tuple[float, Outcome[A]]:
+    """One run with nothing cached."""
     runtime.flush_cache()
     runtime.reset_stats()
-    rows = [{"shots": work.shots, "question": q.text, "choices": q.choices} for q in work.questions]
-    started = time.perf_counter()
-    states = answer.run_batch(rows, backend=runtime)
-    seconds = time.perf_counter() - started
-    metas = [state.meta("answer") for state in states]
-    return seconds, Answers(
-        [
-            [meta.logprobs[choice] for choice in question.choices]
-            for meta, question in zip(metas, work.questions, strict=True)
-        ],
-        sum(meta.prompt_tokens for meta in metas),
-        [state.token_ids() for state in states],
-    )
+    seconds, answer = work.ours(runtime)
+    found = dataclasses.asdict(runtime.stats())
+    return seconds, Outcome(answer, {name: found[name] for name in COUNTERS})
 
 
-def plain_choices(peer: Peer, work: Choices) -> tuple[float, Answers]:
-    """Each question from the start."""
-    started = time.perf_counter()
-    logprobs = [peer.score(rows) for rows in work.ids]
-    return time.perf_counter() - started, Answers(logprobs, prompt_tokens(work))
-
-
-def kept_choices(peer: Peer, work: Choices) -> tuple[float, Answers]:
-    """The examples once, each question behind them."""
-    started = time.perf_counter()
-    cache = peer.prefix(work.prefix)
-    logprobs = [peer.score(rows, len(work.prefix), cache) for rows in work.ids]
-    return time.perf_counter() - started, Answers(logprobs, prompt_tokens(work))
-
-
-def prompt_tokens(work: Choices) -> int:
-    """Tokens before the first one that tells choices apart, of all questions."""
-    return sum(common_tokens(rows) for rows in work.ids)
-
-
-def check_choices(work: Choices, ours: Answers, theirs: Answers) -> float:
-    """Require equal tokens and equal answers; returns how far log-probabilities are apart."""
-    report.require(ours.prompt_tokens == theirs.prompt_tokens, "choices: prompt tokens")
-    apart = 0.0
-    for number, (mine, other) in enumerate(zip(ours.logprobs, theirs.logprobs, strict=True)):
-        apart = max(apart, *(abs(a - b) for a, b in zip(mine, other, strict=True)))
-        chosen, wanted = ours.chosen[number], theirs.chosen[number]
-        tied = abs(other[chosen] - other[wanted]) <= CLOSE
-        report.require(chosen == wanted or tied, f"choices: the label of question {number}")
-        assert ours.ids is not None
-        report.require(ours.ids[number] == work.ids[number][chosen], "choices: token ids")
-    return apart
-
-
-# ------------------------------------------------------------------ forks
-
-
-@dataclass(frozen=True, slots=True)
-class Forks:
-    """The second program's input, as text for us and as ids for transformers.
-
-    Args:
-        text: The shared prompt.
-        endings: What each fork adds; all have the same number of tokens.
-        tokens: To generate in each fork.
-        prefix: The ids that all forks begin with: the text's, and what endings share.
-        ids: Of text and ending, for each fork.
-    """
-
-    text: str
-    endings: tuple[str, ...]
-    tokens: int
-    prefix: list[int]
-    ids: Ids
-
-
-def forks_of(runtime: lm.Runtime, length: int, count: int, tokens: int) -> Forks:
-    """A text of about ``length`` tokens, to be forked ``count`` times."""
-    encode = runtime.tokenizer.encode
-    text = reviews(3, lambda text: len(encode(text)) <= length)
-    endings = tuple(f"\nAdvice {number} for the innkeeper:" for number in range(1, count + 1))
-    ids = [encode(text + ending) for ending in endings]
-    assert len(set(map(len, ids))) == 1, "unequal endings would need padding"
-    return Forks(text, endings, tokens, ids[0][: common_tokens(ids)], ids)
-
-
-def our_forks(runtime: lm.Runtime, work: Forks) -> tuple[float, Ids]:
-    """One run that forks."""
-    runtime.flush_cache()
-    runtime.reset_stats()
-    started = time.perf_counter()
-    state = advise.run(work.text, work.endings, work.tokens, backend=runtime)
-    seconds = time.perf_counter() - started
-    return seconds, [branch.token_ids() for branch in state.ret_value]
-
-
-def plain_forks(peer: Peer, work: Forks) -> tuple[float, Ids]:
-    """One batch of whole prompts."""
-    started = time.perf_counter()
-    tokens = peer.generate(work.ids, work.tokens).tokens
-    seconds = time.perf_counter() - started
-    return seconds, [[*ids, *more] for ids, more in zip(work.ids, tokens, strict=True)]
-
-
-def kept_forks(peer: Peer, work: Forks) -> tuple[float, Ids]:
-    """The prompt once, its cache repeated for every fork."""
-    started = time.perf_counter()
-    cache = peer.prefix(work.prefix, len(work.ids))
-    tokens = peer.generate(work.ids, work.tokens, cache).tokens
-    seconds = time.perf_counter() - started
-    return seconds, [[*ids, *more] for ids, more in zip(work.ids, tokens, strict=True)]
-
-
-def check_forks(work: Forks, judge: Peer, ours: Ids, theirs: Ids) -> None:
-    """Require equal prompts, and equal outputs up to ties."""
-    for prompt, mine, other in zip(work.ids, ours, theirs, strict=True):
-        start = len(prompt)
-        report.require(mine[:start] == prompt, "forks: the prompt's tokens")
-        same = judge.same_up_to_ties(prompt, mine[start:], other[start:])
-        report.require(same, "forks: the generated tokens")
-
-
-# ------------------------------------------------------------------ both
+def run_theirs(peer: Peer, by_hand: bool, work: Workload[A]) -> tuple[float, Outcome[A]]:
+    """One run of transformers, in one of its usages."""
+    seconds, answer = work.by_hand(peer) if by_hand else work.plain(peer)
+    return seconds, Outcome(answer, {})
 
 
 def main() -> None:
     """Run, compare, print."""
     options = report.options(__doc__)
-    runtime = lm.Runtime()
-    model = runtime.info().model
+    runtimes = {
+        name: lm.Runtime(kv_tokens=KV_TOKENS, **parameters) for name, parameters in VARIANTS.items()
+    }
+    runtime = runtimes[report.OURS]
     loaded = load_gguf(find_embedded_model())
     peers = [Peer(loaded, torch.float32), Peer(loaded, torch.bfloat16)]
-    facts = report.setup(model)
+    facts = report.setup(runtime.info().model)
     report.print_setup(facts, options.repeat)
-    if options.small:
-        choices, forks = choices_of(runtime, 200, 4), forks_of(runtime, 60, 3, 8)
-    else:
-        choices, forks = choices_of(runtime, 2_000, 40), forks_of(runtime, 600, 8, 64)
-    results = [
-        compare_choices(runtime, peers, choices, options.repeat),
-        compare_forks(runtime, peers, forks, options.repeat),
-    ]
-    report.print_json(
-        {"benchmark": "programs", "small": options.small, **facts, "results": results}
-    )
-    runtime.close()
+    works: list[Workload[Any]] = (
+        [
+            Choices.of(runtime, 80, 2), Forks.of(runtime, 40, 2, 3),
+            Extractions.of(runtime, 90, 2, 4), Chats.of(runtime, 2, 2, 3),
+            Tree.of(runtime, 30, 2, 2),
+        ]
+        if options.small
+        else [
+            Choices.of(runtime, 2_000, 40), Forks.of(runtime, 600, 8, 64),
+            Extractions.of(runtime, 300, 20, 48), Chats.of(runtime, 4, 4, 48),
+            Tree.of(runtime, 200, 3, 32),
+        ]
+    )  # fmt: skip
+    results = [compare(runtimes, peers, work, options) for work in works]
+    line = {"benchmark": "programs", "small": options.small}
+    report.print_json(line | facts | {"results": results})
+    for each in runtimes.values():
+        each.close()
 
 
-def compare_choices(
-    runtime: lm.Runtime, peers: list[Peer], work: Choices, repeat: int
-) -> dict[str, object]:
-    """Measure the first program and print its table."""
-    subjects = by_name(runtime, peers, our_choices, plain_choices, kept_choices)
-    once = [f"{peer.name}, plain" for peer in peers]
-    measured = measure(subjects, work, work.first(2), repeat, once)
-    ours = measured[report.OURS].answer
-    exact = [subject for name, subject in measured.items() if name.startswith(peers[0].name)]
-    apart = max(check_choices(work, ours, subject.answer) for subject in exact)
-    same = {
-        name: sum(a == b for a, b in zip(subject.answer.chosen, ours.chosen, strict=True))
-        for name, subject in measured.items()
-    }
-    right = sum(
-        question.choices[chosen] == question.answer
-        for question, chosen in zip(work.questions, ours.chosen, strict=True)
-    )
-    title = (
-        f"choices: {len(work.prefix):,} tokens of examples, {len(work.questions)} questions, "
-        f"{ours.prompt_tokens:,} prompt tokens; {right} answered right; "
-        f"float32 log-probabilities at most {apart:.1e} apart"
-    )
-    facts = {"workload": "choices", "prefix_tokens": len(work.prefix)}
-    facts |= {"questions": len(work.questions), "right": right, "apart": apart}
-    return facts | printed(title, measured, same, counters(runtime))
-
-
-def compare_forks(
-    runtime: lm.Runtime, peers: list[Peer], work: Forks, repeat: int
-) -> dict[str, object]:
-    """Measure the second program and print its table."""
-    subjects = by_name(runtime, peers, our_forks, plain_forks, kept_forks)
-    measured = measure(subjects, work, dataclasses.replace(work, tokens=2), repeat)
-    ours = measured[report.OURS].answer
-    for name, subject in measured.items():
-        if name.startswith(peers[0].name):
-            check_forks(work, peers[0], ours, subject.answer)
-    same = {
-        name: sum(a == b for a, b in zip(subject.answer, ours, strict=True))
-        for name, subject in measured.items()
-    }
-    title = (
-        f"forks: {len(work.prefix):,} tokens shared, {len(work.ids)} forks, "
-        f"{work.tokens} tokens each"
-    )
-    facts = {"workload": "forks", "prefix_tokens": len(work.prefix)}
-    facts |= {"forks": len(work.ids), "tokens": work.tokens}
-    return facts | printed(title, measured, same, counters(runtime))
-
-
-def by_name(
-    runtime: lm.Runtime,
+def compare(
+    runtimes: Mapping[str, lm.Runtime],
     peers: list[Peer],
-    ours: Callable[[lm.Runtime, W], tuple[float, A]],
-    plain: Callable[[Peer, W], tuple[float, A]],
-    kept: Callable[[Peer, W], tuple[float, A]],
-) -> dict[str, Callable[[W], tuple[float, A]]]:
-    """Ours, and each transformers model in both usages."""
-    subjects: dict[str, Callable[[W], tuple[float, A]]] = {report.OURS: partial(ours, runtime)}
+    work: Workload[A],
+    options: report.Options,
+) -> dict[str, object]:
+    """Warm up, measure in turns, require the same answers, and print the table."""
+    subjects: dict[str, Subject[A]] = {
+        name: partial(run_ours, runtime) for name, runtime in runtimes.items()
+    }
     for peer in peers:
-        subjects[f"{peer.name}, plain"] = partial(plain, peer)
-        subjects[f"{peer.name}, cache by hand"] = partial(kept, peer)
-    return subjects
-
-
-def measure(
-    subjects: dict[str, Callable[[W], tuple[float, A]]],
-    work: W,
-    warm_up: W,
-    repeat: int,
-    once: Collection[str] = (),
-) -> dict[str, report.Measured[A]]:
-    """Warm all subjects up with less, then measure them in turns (see `report.interleaved`)."""
-    for subject in subjects.values():
-        subject(warm_up)
-    timed = {name: partial(subject, work) for name, subject in subjects.items()}
-    return report.interleaved(timed, repeat, once)
-
-
-def counters(runtime: lm.Runtime) -> dict[str, int]:
-    """What the runtime did in its last measured run."""
-    found = dataclasses.asdict(runtime.stats())
-    return {name: found[name] for name in COUNTERS}
+        subjects[f"{peer.name}, plain"] = partial(run_theirs, peer, False)
+        subjects[f"{peer.name}, cache by hand"] = partial(run_theirs, peer, True)
+    if not options.small:
+        for subject in subjects.values():
+            subject(work.less())
+    minutes = [name for name in subjects if name in (NO_CACHE, NEITHER) or name.endswith("plain")]
+    measured = report.interleaved(
+        {name: partial(subject, work) for name, subject in subjects.items()},
+        options.repeat,
+        minutes if isinstance(work, Choices) else (),
+    )
+    ours = measured[report.OURS].answer
+    answers = {name: subject.answer.answer for name, subject in measured.items()}
+    for name, answer in answers.items():
+        if "bfloat16" not in name:
+            work.check(peers[0], ours.answer, answer)
+    same = {name: work.same(ours.answer, answer) for name, answer in answers.items()}
+    told = work.facts() | work.told(ours.answer, answers[f"{peers[0].name}, cache by hand"])
+    return {"workload": work.name, **told, **printed(work.name, told, measured, same)}
 
 
 def printed(
-    title: str,
-    measured: dict[str, report.Measured[A]],
-    same: dict[str, int],
-    counted: dict[str, int],
+    name: str,
+    told: Mapping[str, Any],
+    measured: Mapping[str, report.Measured[Outcome[A]]],
+    same: Mapping[str, int],
 ) -> dict[str, object]:
-    """Print one program's table and counters; returns its part of the JSON line."""
+    """Print one program's table and what was gained; returns its part of the JSON line."""
     ratios = report.ratios(measured)
+    outcomes = {name: subject.answer for name, subject in measured.items()}
     report.print_table(
-        title,
-        ("", "seconds", "runs", "ratio", "answers as ours"),
+        f"{name}: " + ", ".join(f"{key} {value:,.6g}" for key, value in told.items()),
+        ("", "seconds", "runs", "ratio", "answers as ours", "computed"),
         [
             (
                 name,
@@ -362,17 +206,29 @@ def printed(
                 str(len(subject.seconds)),
                 f"{ratios[name]:.2f}",
                 str(same[name]),
+                f"{outcomes[name].computed:,}" if outcomes[name].counters else "",
             )
             for name, subject in measured.items()
         ],
     )
+    counted = outcomes[report.OURS].counters
     print("  lmlang: " + ", ".join(f"{value:,} {name}" for name, value in counted.items()))
+    saved = outcomes[NEITHER].computed / outcomes[report.OURS].computed
+    print(
+        f"  cache and batching: {saved:.2f} times fewer tokens, {ratios[NEITHER]:.2f} times as "
+        f"fast; at least {SHARE * saved:.2f} is wanted"
+    )
     return {
         "equal": True,
         "seconds": {name: subject.seconds for name, subject in measured.items()},
         "ratio": {name: round(ratio, 3) for name, ratio in ratios.items()},
         "same_answers": same,
-        "counters": counted,
+        "counters": {name: found.counters for name, found in outcomes.items() if found.counters},
+        "gain": {
+            "tokens": round(saved, 3),
+            "seconds": round(ratios[NEITHER], 3),
+            "wanted": round(SHARE * saved, 3),
+        },
     }
 
 

@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: options, interleaved repetitions, tables and a JSON line."""
+"""What benchmarks of a model have in common: options, interleaved repetitions, the setup."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from lmlang.runtime import openmp  # noqa: F401 - before anything that loads tor
 # isort: split
 import argparse
 import gc
-import json
 import os
 import platform
 import statistics
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
 import transformers
+from tables import print_json as print_json
+from tables import print_table as print_table
 
 A = TypeVar("A")
 
@@ -66,6 +68,13 @@ def options(description: str | None) -> Options:
     # What transformers advises about this use of its caches is no part of a report.
     transformers.logging.set_verbosity_error()
     return Options(given.repeat, given.small)
+
+
+def timed(work: Callable[[], A]) -> tuple[float, A]:
+    """Seconds that a piece of work took, and what it returned."""
+    started = time.perf_counter()
+    done = work()
+    return time.perf_counter() - started, done
 
 
 def interleaved(
@@ -122,23 +131,6 @@ def print_setup(facts: Mapping[str, Any], repeat: int) -> None:
     """Say on what, and how, everything below was measured."""
     print(", ".join(f"{name} {value}" for name, value in facts.items()))
     print(f"Medians of {repeat} interleaved repetitions after a warm-up; greedy; one process.")
-
-
-def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows below a title, the first column to the left and the others to the right."""
-    lines = [headings, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
-    print(f"\n{title}")
-    for line in lines:
-        cells = [line[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
-        print("  " + "   ".join(cells))
-
-
-def print_json(value: Mapping[str, Any]) -> None:
-    """The last line of a benchmark."""
-    print()
-    print(json.dumps(value))
 
 
 def _positive(text: str) -> int:

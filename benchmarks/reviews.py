@@ -56,6 +56,18 @@ def questions(seed: int, count: int) -> list[Question]:
     return [review(chance)[1][number % 3] for number in range(count)]
 
 
+def records(seed: int, count: int) -> list[tuple[str, dict[str, str]]]:
+    """So many different reviews, and what each says as a record."""
+    chance = random.Random(seed)
+    made = []
+    for _ in range(count):
+        day, meal, place = chance.choice(DAYS), chance.choice(MEALS), chance.choice(PLACES)
+        dish, verdict = chance.choice(DISHES), chance.choice(PRAISE + BLAME)
+        text = f"On {day} we came for {meal} and sat {place}. The {dish} was {verdict}."
+        made.append((text, {"day": day, "meal": meal, "place": place, "dish": dish}))
+    return made
+
+
 def examples(seed: int, fits: Callable[[str], bool]) -> str:
     """Answered questions, as many as fit."""
     parts = (f"{q.text}{q.answer}\n\n" for q in questions(seed, 1_000))

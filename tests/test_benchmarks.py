@@ -5,25 +5,36 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.loads import LOADS, Load, optimum
+from benchmarks.machine import Machine
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+IDS = st.lists(st.integers(0, 2), min_size=1, max_size=10)
+ASKED = st.lists(st.tuples(IDS, IDS), max_size=8)
 
 
-def json_of(script: str) -> dict[str, Any]:
-    """Run a benchmark in its own process, small and once; its JSON."""
-    command = [sys.executable, str(BENCHMARKS / script), "--small", "--repeat", "1"]
+def json_of(script: str, *arguments: str) -> dict[str, Any]:
+    """Run a benchmark in its own process, small; its JSON."""
+    command = [sys.executable, str(BENCHMARKS / script), "--small", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     value: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert value["small"] is True
+    assert value["benchmark"] == script.removesuffix(".py")
     return value
 
 
 def last_line(script: str) -> dict[str, Any]:
-    """The same of a benchmark that compares us with others."""
-    value = json_of(script)
+    """The same of a benchmark that measures subjects in turns, once."""
+    value = json_of(script, "--repeat", "1")
     for result in value["results"]:
         assert result["equal"] is True
         assert result["ratio"]["lmlang float32"] == 1.0
@@ -32,31 +43,100 @@ def last_line(script: str) -> dict[str, Any]:
     return value
 
 
-def test_decode_gives_the_same_tokens_as_transformers() -> None:
-    value = last_line("decode.py")
-    assert value["benchmark"] == "decode"
-    measured = [(result["workload"], result["batch"]) for result in value["results"]]
-    assert measured == [("prefill", 1), ("prefill", 2), ("decode", 1), ("decode", 2)]
-    for result in value["results"]:
+def test_decode_gives_the_same_tokens_as_transformers_and_with_drafts() -> None:
+    one, two, copied, ordinary = last_line("decode.py")["results"]
+    for result, batch in ((one, 1), (two, 2)):
+        assert (result["workload"], result["batch"]) == ("decode", batch)
         assert result["tokens_per_second"].keys() == result["ratio"].keys()
+        assert all(0 < share < 1 for share in result["outside"].values())
+    assert copied["workload"] == "speculation, copied text"
+    assert copied["drafted"] >= copied["accepted"] > 0
+    assert ordinary["drafted"] >= ordinary["accepted"] >= 0
 
 
-def test_programs_give_the_same_answers_and_share_their_prompts() -> None:
-    value = last_line("programs.py")
-    assert value["benchmark"] == "programs"
-    choices, forks = value["results"]
-    assert (choices["workload"], forks["workload"]) == ("choices", "forks")
-    for result, rows in ((choices, choices["questions"]), (forks, forks["forks"])):
-        counters = result["counters"]
-        assert counters["prompt_tokens"] == counters["cached_tokens"] + counters["prefill_tokens"]
-        assert counters["cached_tokens"] >= (rows - 1) * result["prefix_tokens"]
-    assert forks["counters"]["generated_tokens"] == forks["forks"] * forks["tokens"]
+def test_prefill_gives_the_same_tokens_as_transformers_and_knows_its_floor() -> None:
+    results = last_line("prefill.py")["results"]
+    assert [result["batch"] for result in results] == [1, 2, 1]
+    assert all({"floor float32", "floor bfloat16"} < result["ratio"].keys() for result in results)
+    assert all("floor float32" not in result["rows_equal"] for result in results)
+
+
+def test_programs_give_the_same_answers_with_all_ways_of_sharing() -> None:
+    results = {result["workload"]: result for result in last_line("programs.py")["results"]}
+    rows = {"choices": "questions", "forks": "forks", "extractions": "extractions"}
+    rows |= {"chats": "chats", "tree": "nodes"}
+    assert results.keys() == rows.keys()
+    for name, result in results.items():
+        counted = result["counters"]
+        for ours, counters in counted.items():
+            spared = counters["prompt_tokens"] - counters["prefill_tokens"]
+            assert counters["cached_tokens"] == spared
+            assert (spared == 0) == ("no cache" in ours or "neither" in ours)
+            asked = [each["prompt_tokens"] for each in counted.values() if "float32" in ours]
+            assert "float32" not in ours or set(asked[:4]) == {counters["prompt_tokens"]}
+        shared = counted["lmlang float32"]
+        assert shared["cached_tokens"] >= (result[rows[name]] - 1) * result["prefix_tokens"]
+        assert result["gain"]["tokens"] > 1
+    for name, turns in (("forks", 1), ("chats", results["chats"]["turns"]), ("tree", 1)):
+        written = results[name][rows[name]] * turns * results[name]["tokens"]
+        assert results[name]["counters"]["lmlang float32"]["generated_tokens"] == written
+
+
+def test_programs_compute_no_more_prompt_tokens_than_their_union_has() -> None:
+    results = last_line("prefix_reuse.py")["results"]
+    loads = ["few-shot", "chats", "forks", "tree", "react", "mixed"]
+    assert [result["workload"] for result in results] == loads
+    for result in results:
+        assert result["prefill_tokens"] == result["optimum"]
+        assert result["cached_tokens"] == result["prompt_tokens"] - result["optimum"] > 0
+        assert result["no_cache"] == result["prompt_tokens"]
+
+
+def test_every_policy_finds_all_that_is_shared_where_there_is_room() -> None:
+    results = json_of("scheduling.py")["results"]
+    assert {result["load"] for result in results} == {"few-shot", "fork"}
+    assert {result["policy"] for result in results} >= {"fcfs", "lpm", "dfs", "program"}
+    assert {result["eviction"] for result in results} == {"program", "lru"}
+    for result in results:
+        assert 0 < result["hit"] < 1
+        assert result["optimum"] == 1 or result["pool"] < 1
+        assert 0 < result["optimum"] <= 1
+        assert 0 <= result["mean"] <= result["p99"] <= result["steps"]
+    assert results == json_of("scheduling.py")["results"]
 
 
 def test_frontend_tells_what_the_language_costs_in_round_trips() -> None:
-    value = json_of("frontend.py")
-    assert value["benchmark"] == "frontend"
+    value = json_of("frontend.py", "--repeat", "1")
     unit, *others = value["results"]
     assert (unit["workload"], unit["ratio"]) == ("empty round trip", 1.0)
     assert {result["workload"] for result in others} >= {"generation, read at the end", "fork"}
     assert all(len(result["seconds"]) == 1 for result in value["results"])
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(IDS, st.lists(st.integers(0, 2), min_size=1, max_size=5)), max_size=8))
+def test_the_optimum_is_the_union_of_all_beginnings(
+    asked: list[tuple[list[int], list[int]]],
+) -> None:
+    known: set[tuple[int, ...]] = set()
+    fewest = 0
+    for prompt, output in asked:
+        new = {tuple(prompt[:n]) for n in range(1, len(prompt) + 1)} - known
+        fewest += len(new) or 1
+        text = [*prompt, *output]
+        known |= {tuple(text[:n]) for n in range(1, len(text))} | new
+    assert optimum(asked) == (fewest, len(known))
+
+
+@pytest.mark.parametrize("make", LOADS)
+def test_a_load_is_the_same_every_time_and_comes_to_its_end(make: Callable[[int], Load]) -> None:
+    runs = []
+    for _ in range(2):
+        machine = Machine(1 << 20)
+        machine.run(make(3))
+        machine.cache.check()
+        runs.append((machine.asked, machine.steps, machine.waits))
+        fewest, size = optimum(machine.asked)
+        assert machine.cached_tokens == machine.prompt_tokens - fewest
+        assert machine.cache.tree.total_tokens == size
+    assert runs[0] == runs[1]
