@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +127,21 @@ ARCHITECTURES = {
 
 
 def write_family_gguf(
-    path: Path, name: str, model: PreTrainedModel, kind: GGMLQuantizationType
+    path: Path,
+    name: str,
+    model: PreTrainedModel,
+    kind: GGMLQuantizationType = GGMLQuantizationType.F32,
+    extra: Callable[[GGUFWriter], None] = lambda writer: None,
 ) -> None:
-    """The model as llama.cpp's converter writes it: its keys, its names, its order of rows."""
+    """The model as llama.cpp's converter writes it: its keys, its names, its order of rows.
+
+    Args:
+        path: The file to write.
+        name: Of the family.
+        model: Its weights and config.
+        kind: How matrices are stored.
+        extra: Adds metadata.
+    """
     architecture, config = ARCHITECTURES[name], model.config
     writer = GGUFWriter(path, MODEL_ARCH_NAMES[architecture])
     writer.add_block_count(config.num_hidden_layers)
@@ -151,6 +163,7 @@ def write_family_gguf(
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
     if getattr(config, "final_logit_softcapping", None):
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    extra(writer)
     names = get_tensor_name_map(architecture, config.num_hidden_layers)
     interleaved = architecture in (MODEL_ARCH.LLAMA, MODEL_ARCH.SMOLLM3)
     for theirs, parameter in model.named_parameters():  # a tied head is not among them

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType
+from gguf import GGUFWriter
 from transformers import PreTrainedModel
 
+from lmlang.errors import ModelError
 from lmlang.protocol import Prompt, Request, SamplingParams, Text
 from lmlang.runtime.attention import RowSlots, plan_attention
 from lmlang.runtime.batch import Batch
@@ -126,7 +127,7 @@ def test_a_gguf_file_is_the_same_model_as_its_folder(name: str, tmp_path: Path) 
     reference = family_model(name, **usual.get(name, {}))
     reference.save_pretrained(tmp_path)
     path = tmp_path / "m.gguf"
-    write_family_gguf(path, name, reference, GGMLQuantizationType.F32)
+    write_family_gguf(path, name, reference)
     loaded, wanted = load_gguf(path), load_folder(tmp_path)
     assert loaded.weights.keys() == wanted.weights.keys()
     for native, weight in wanted.weights.items():
@@ -134,6 +135,43 @@ def test_a_gguf_file_is_the_same_model_as_its_folder(name: str, tmp_path: Path) 
     case = Cases(loaded, reference)
     tokens = case.prompt(LONG)
     case.check(case.run([(tokens, case.slots(LONG), 0)])[0], tokens)
+
+
+def test_a_gguf_file_may_list_its_windowed_layers(tmp_path: Path) -> None:
+    model, path = family_model("gemma3"), tmp_path / "m.gguf"
+    flags = [True, False, True, True, False, False, True]
+
+    def listed(writer: GGUFWriter) -> None:
+        writer.add_array("gemma3.attention.sliding_window_pattern", flags)
+
+    write_family_gguf(path, "gemma3", model, extra=listed)
+    shape = load_gguf(path).shape
+    assert [shape.kind(layer).window for layer in range(7)] == [10 * flag for flag in flags]
+    ropes = {shape.kind(layer).rope.theta for layer in range(7) if flags[layer]}  # type: ignore
+    assert ropes == {10_000.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "message"),
+    [
+        ("gemma3", lambda w: w.add_array("gemma3.attention.sliding_window_pattern", [True] * 6),
+         "must be a number or 7 flags"),
+        ("gemma3", lambda w: w.add_uint32("gemma3.attention.sliding_window_pattern", 0),
+         "must be a whole number from 1"),
+        ("gemma2", lambda w: w.add_bool("gemma2.attention.causal", False), "causal' = False"),
+        ("qwen3", lambda w: w.add_uint32("qwen3.attention.sliding_window", 8), "window of 8"),
+        ("qwen2.5", lambda w: w.add_uint32("qwen2.expert_count", 4), "expert_count' = 4"),
+        ("smollm3", lambda w: w.add_float32("smollm3.logit_scale", 2.0), "logit_scale' = 2.0"),
+        ("llama", lambda w: w.add_string("llama.rope.scaling.type", "yarn"), "scaling.factor"),
+    ],
+)  # fmt: skip
+def test_gguf_variants_that_cannot_be_run_are_refused(
+    name: str, extra: Callable[[GGUFWriter], None], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.gguf"
+    write_family_gguf(path, name, family_model(name), extra=extra)
+    with pytest.raises(ModelError, match=rf"m\.gguf.*{message}"):
+        load_gguf(path)
 
 
 FLAGS = {
