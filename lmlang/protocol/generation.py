@@ -41,8 +41,10 @@ class Generation:
     # the backend's side
 
     def push(self, event: Event) -> None:
-        """Add one event to the stream."""
+        """Add one event to the stream; after the end it does nothing."""
         with self._changed:
+            if self._ended():
+                return
             if self.first_at is None and event.ids:
                 self.first_at = perf_counter()
             self._events.append(event)
