@@ -5,7 +5,6 @@ Everything is looked at by name: what cannot be honoured is refused, nothing is 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from lmlang.errors import ModelError, quote
 from lmlang.runtime.boundaries import SPACE
+from lmlang.runtime.models.hf_config import read_json
 from lmlang.runtime.pretokens import Digits, Split, Step, Words
 from lmlang.runtime.tokenizer_parts import (
     BYTE,
@@ -31,7 +31,6 @@ from lmlang.runtime.tokenizer_parts import (
 
 T = TypeVar("T")
 
-MAX_BYTES = 256 * 2**20
 MAX_DEPTH = 8
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 LOOKS_SPECIAL = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
@@ -45,29 +44,18 @@ BEHAVIORS = {
 }  # fmt: skip
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file of a model folder; None where there is no such file.
+def folder_json(folder: Path, name: str) -> dict[str, Any]:
+    """The object in a JSON file of a model folder; empty where there is no such file.
 
     Raises:
-        ModelError: The file cannot be read, is too large or too deep, or is no JSON object.
+        ModelError: The file cannot be read, is too large or too deep, or holds no object.
     """
-    try:
-        if not path.exists():
-            return None
-        if not path.is_file():
-            raise ModelError(f"{path} is no regular file: put the model's own file there.")
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise ModelError(
-                f"{path} has {size:,} bytes, at most {MAX_BYTES:,} are read: it is damaged."
-            )
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        said = f"{type(error).__name__}: {quote(str(error))}"
-        raise ModelError(f"{path} cannot be read as JSON ({said}): fetch it anew.") from error
-    if not isinstance(found, dict):
-        raise ModelError(f"{path} holds no JSON object: it is damaged, fetch it anew.")
-    return found
+    path = folder / name
+    if not path.exists():
+        return {}
+    if not path.is_file():
+        raise ModelError(f"{path} is no regular file: put the model's own file there.")
+    return read_json(path)
 
 
 def folder_parts(folder: Path) -> TokenizerParts:
@@ -76,14 +64,13 @@ def folder_parts(folder: Path) -> TokenizerParts:
     Raises:
         ModelError: There is no tokenizer.json, it is damaged, or it holds what is not known.
     """
-    path = folder / "tokenizer.json"
-    source = read_json(path)
-    if source is None:
+    source = folder_json(folder, "tokenizer.json")
+    if not source:
         raise ModelError(
             f"{folder} has no tokenizer.json: make one with transformers, "
             "`AutoTokenizer.from_pretrained(folder).save_pretrained(folder)`."
         )
-    return _TokenizerFile(path, source, _named_tokens(folder)).parts()
+    return _TokenizerFile(folder / "tokenizer.json", source, _named_tokens(folder)).parts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +92,8 @@ class _Named:
 
 def _named_tokens(folder: Path) -> _Named:
     path = folder / "tokenizer_config.json"
-    config = read_json(path) or {}
-    special = read_json(folder / "special_tokens_map.json") or {}
+    config = folder_json(folder, "tokenizer_config.json")
+    special = folder_json(folder, "special_tokens_map.json")
     tokens: dict[str, str] = {}
     for name in SPECIAL_NAMES:
         value = config[name] if name in config else special.get(name)
@@ -131,7 +118,7 @@ def _named_tokens(folder: Path) -> _Named:
 def _ends(folder: Path) -> frozenset[int]:
     """The ids that end an output, as the settings of generation say, else those of the model."""
     for name in ("generation_config.json", "config.json"):
-        value = (read_json(folder / name) or {}).get("eos_token_id")
+        value = folder_json(folder, name).get("eos_token_id")
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if not all(type(index) is int for index in ids):
             raise ModelError(f"{folder / name}: eos_token_id holds no token ids: it is damaged.")
@@ -156,8 +143,9 @@ class _TokenizerFile:
         for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
             if self._model.get(name):
                 self._refuse(f"BPE with {name}", self._model[name])
-        entries = self._entries()
-        vocabulary = self._vocabulary(entries)
+        spelled = self._spelled()
+        entries = self._entries(spelled)
+        vocabulary = self._vocabulary(spelled, entries)
         normalized = {str(e["content"]) for e in entries.values() if e.get("normalized") is True}
         steps = _flat(self._source.get("pre_tokenizer"), "pretokenizers", self)
         if any(step["type"] == "ByteLevel" for step in steps):
@@ -165,15 +153,26 @@ class _TokenizerFile:
         else:
             parts = self._sentencepiece(vocabulary, steps, normalized)
         bos, eos = self._role(vocabulary, "bos_token"), self._role(vocabulary, "eos_token")
-        add_bos = self._named.add_bos
+        first, add_bos = self._writes_first(), self._named.add_bos
         if add_bos is None:
-            add_bos = bos is not None and self._writes_first() == vocabulary.tokens[bos]
+            add_bos = bos is not None and first == vocabulary.tokens[bos]
         ends = self._named.ends
         return replace(parts, bos_id=bos, eos_id=eos, add_bos=add_bos, ends=ends)
 
     # ------------------------------------------------------------------ tokens
 
-    def _entries(self) -> dict[int, Mapping[str, Any]]:
+    def _spelled(self) -> dict[int, str]:
+        """The tokens of the model by id."""
+        spelled: dict[int, str] = {}
+        for token, index in self._of(self._model, "vocab", dict).items():
+            if type(index) is not int or not 0 <= index < MAX_TOKENS:
+                self._damaged(f"the token {quote(token)} has the id {quote(repr(index))}")
+            if index in spelled:
+                self._damaged(f"{quote(token)} and {quote(spelled[index])} have the id {index}")
+            spelled[index] = token
+        return spelled
+
+    def _entries(self, spelled: Mapping[int, str]) -> dict[int, Mapping[str, Any]]:
         """Added tokens by id, those of the file beside it too."""
         found: dict[int, Mapping[str, Any]] = {}
         known: set[str] = set()
@@ -185,11 +184,10 @@ class _TokenizerFile:
                 self._damaged(f"two added tokens have the id {index}")
             found[index] = entry
             known.add(self._of(entry, "content", str))
-        vocab = self._of(self._model, "vocab", dict)
-        taken = set(vocab.values()) | found.keys() if self._named.added else set()
+        known |= self._model["vocab"].keys()
         for index, entry in self._named.added.items():
-            content = self._of(entry, "content", str)
-            if index < MAX_TOKENS and index not in taken and content not in known | vocab.keys():
+            is_new = self._of(entry, "content", str) not in known
+            if is_new and index < MAX_TOKENS and index not in spelled and index not in found:
                 found[index] = entry
         for entry in found.values():
             strips = [name for name in ("lstrip", "rstrip", "single_word") if entry.get(name)]
@@ -197,15 +195,10 @@ class _TokenizerFile:
                 self._refuse(f"the added token {quote(entry['content'])} with", strips[0])
         return found
 
-    def _vocabulary(self, entries: Mapping[int, Mapping[str, Any]]) -> Vocabulary:
-        vocab = self._of(self._model, "vocab", dict)
-        spelled: dict[int, str] = {}
-        for token, index in vocab.items():
-            if type(index) is not int or not 0 <= index < MAX_TOKENS:
-                self._damaged(f"the token {quote(token)} has the id {quote(repr(index))}")
-            if index in spelled:
-                self._damaged(f"{quote(token)} and {quote(spelled[index])} have the id {index}")
-            spelled[index] = token
+    def _vocabulary(
+        self, base: Mapping[int, str], entries: Mapping[int, Mapping[str, Any]]
+    ) -> Vocabulary:
+        vocab, spelled = self._model["vocab"], dict(base)
         last = max(spelled, default=-1)
         for index, entry in entries.items():
             content = entry["content"]
@@ -215,7 +208,7 @@ class _TokenizerFile:
         for index in range(last):
             if index not in spelled:
                 self._damaged(f"the id {index} has no token")
-        named = {*self._named.tokens.values(), self._model.get("unk_token")}
+        named = {*self._named.tokens.values(), self._of(self._model, "unk_token", str, "")}
         fallback = self._model.get("byte_fallback") is True
         tokens: list[str] = []
         kinds: list[int] = []

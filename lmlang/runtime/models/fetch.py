@@ -48,23 +48,30 @@ def find_embedded_model() -> Path:
     )
 
 
-def model_file(name: str, value: str | os.PathLike[str]) -> Path:
-    """The model file that a user named by a parameter or an environment variable.
+def model_file(name: str, value: str | os.PathLike[str], *, folders: bool = False) -> Path:
+    """The model file, or folder, that a user named by a parameter or an environment variable.
+
+    Args:
+        name: Of the parameter or variable.
+        value: What was given.
+        folders: Whether it may be a folder.
 
     Raises:
-        ModelError: It is no regular file (a folder, a pipe, nothing), or no path at all.
+        ModelError: It is neither (a pipe, nothing), or no path at all.
     """
     shown = quote(os.fspath(value))
     try:
         path = Path(value).expanduser()
-        if path.is_file():
+        if path.is_file() or (folders and path.is_dir()):
             return path
         fault = "is a folder" if path.is_dir() else "is no file"
     except (OSError, ValueError, RuntimeError) as error:  # NUL, surrogates, ~nobody, no permission
         fault = f"cannot be looked up ({error})"
+    takes = "a .gguf file or a model folder" if folders else "a .gguf file"
+    hub = ', or "owner/name" for a model of the Hugging Face hub' if folders else ""
     raise ModelError(
-        f"{name}={shown} {fault}: give the path of a .gguf file, or leave it out for the embedded "
-        "model. Names on a model hub and folders are not supported in this version."
+        f"{name}={shown} {fault}: give the path of {takes}, or leave it out for the embedded "
+        f"model{hub}."
     )
 
 

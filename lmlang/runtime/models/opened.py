@@ -1,4 +1,4 @@
-"""A model ready to run: weights, tokenizer and chat template; one in memory for each file."""
+"""A model ready to run: weights, tokenizer and chat template; each is in memory once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ import threading
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
+import torch
+
+from lmlang.errors import ModelError, ProgramError, quote
 from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.chat_templates import resolve_chat_template
 from lmlang.runtime.models.fetch import find_embedded_model, model_file
+from lmlang.runtime.models.hub import hub_folder, is_hub_name
 from lmlang.runtime.models.llama import CausalLM, LlamaModel
-from lmlang.runtime.models.loader import load_gguf
+from lmlang.runtime.models.loader import LoadedModel, load_folder, load_gguf
 from lmlang.runtime.tokenizer import Tokenizer
+from lmlang.runtime.tokenizer_json import folder_json
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""Of weights, by the name that a user gives."""
+READ = (".safetensors", ".json", ".jinja")
+"""Endings of the files of a folder that are read; nothing else in it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,34 +53,107 @@ class OpenedModel:
         return OpenedModel(self.name, self.model, self.tokenizer, template)
 
 
+Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
+"""Name, size and time of every file that a model is read from."""
+
 _opening = threading.Lock()
-_opened: weakref.WeakValueDictionary[tuple[str, int, int], OpenedModel] = (
+_opened: weakref.WeakValueDictionary[tuple[str, str, Stamp], OpenedModel] = (
     weakref.WeakValueDictionary()
 )
 
 
-def open_model(named: str | os.PathLike[str] | None) -> OpenedModel:
-    """Load a ``.gguf`` file, or the embedded model for None; one already in memory is shared.
+def open_model(
+    named: str | os.PathLike[str] | None,
+    *,
+    dtype: str = "float32",
+    revision: str | None = None,
+    offline: bool = False,
+) -> OpenedModel:
+    """Load a model; one that is already in memory is shared. Code of a model is never run.
+
+    Args:
+        named: A ``.gguf`` file, a folder with safetensors and a ``tokenizer.json``, the name of a
+            model on the Hugging Face hub ("owner/name"), or None for the embedded model. What is
+            there on this machine goes first.
+        dtype: Of the weights: "float32", "bfloat16" or "float16".
+        revision: Branch, tag or commit of a model on the hub.
+        offline: Look for a model of the hub in its cache on this machine alone.
 
     Raises:
-        ModelError: It cannot be found or read.
+        ModelError: It cannot be found or read, or is of a kind that cannot be run.
+        ProgramError: A parameter is out of range.
     """
-    path = find_embedded_model() if named is None else model_file("model", named)
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        known = ", ".join(map(repr, DTYPES))
+        raise ProgramError(f"dtype={quote(str(dtype))} is none of {known}: give one of these.")
+    path = _find(named, revision, offline)
+    name = named if isinstance(named, str) and is_hub_name(named) else path.name
     with _opening:
-        status = path.stat()
-        key = (str(path.resolve()), status.st_size, status.st_mtime_ns)
+        key = (str(path.resolve()), dtype, _stamp(path))
         found = _opened.get(key)
         if found is None:
-            found = _opened[key] = _load(path)
+            load = _load_folder if path.is_dir() else _load_gguf
+            found = _opened[key] = load(path, str(name), DTYPES[dtype])
         return found
 
 
-def _load(path: Path) -> OpenedModel:
-    loaded = load_gguf(path)
+def _find(named: str | os.PathLike[str] | None, revision: str | None, offline: bool) -> Path:
+    if isinstance(named, str) and is_hub_name(named) and not Path(named).exists():
+        return hub_folder(named, revision, offline)
+    if revision is not None:
+        raise ProgramError(
+            f"revision={quote(str(revision))} is the version of a model on the Hugging Face hub, "
+            "and model= names none: leave it out."
+        )
+    return find_embedded_model() if named is None else model_file("model", named, folders=True)
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        files = [path] if path.is_file() else [f for f in path.iterdir() if f.suffix in READ]
+        stats = [(file.name, file.stat()) for file in sorted(files)]
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error}): make it readable.") from error
+    return tuple([(name, status.st_size, status.st_mtime_ns) for name, status in stats])
+
+
+def _load_gguf(path: Path, name: str, dtype: torch.dtype) -> OpenedModel:
+    loaded = load_gguf(path, dtype)
     tokenizer = Tokenizer.from_gguf(loaded.metadata)
     source = loaded.metadata.get("tokenizer.chat_template")
-    template = _template(source if isinstance(source, str) else None, tokenizer)
-    return OpenedModel(path.name, LlamaModel(loaded.shape, loaded.weights), tokenizer, template)
+    return _made(name, loaded, tokenizer, source if isinstance(source, str) else None)
+
+
+def _load_folder(path: Path, name: str, dtype: torch.dtype) -> OpenedModel:
+    tokenizer = Tokenizer.from_folder(path)  # first: it is the quicker one to be refused
+    source = _folder_template(path)
+    return _made(name, load_folder(path, dtype), tokenizer, source)
+
+
+def _made(name: str, loaded: LoadedModel, tokenizer: Tokenizer, source: str | None) -> OpenedModel:
+    tokenizer = tokenizer.fitted(loaded.shape.vocab)
+    model = LlamaModel(loaded.shape, loaded.weights)
+    return OpenedModel(name, model, tokenizer, _template(source, tokenizer))
+
+
+def _folder_template(folder: Path) -> str | None:
+    """The Jinja source of a folder's chat template, None where it has none."""
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        try:
+            return resolve_chat_template(path)
+        except ProgramError as error:
+            raise ModelError(f"{error}") from error
+    for name in ("tokenizer_config.json", "chat_template.json"):
+        found = folder_json(folder, name).get("chat_template")
+        if isinstance(found, list):  # several by name
+            named = [entry for entry in found if isinstance(entry, dict)]
+            found = next((e.get("template") for e in named if e.get("name") == "default"), None)
+        if isinstance(found, str):
+            return found
+        if found is not None:
+            raise ModelError(f"{folder / name}: chat_template is no text: the file is damaged.")
+    return None
 
 
 def _template(source: str | None, tokenizer: Tokenizer, given: bool = False) -> ChatTemplate:
