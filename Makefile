@@ -26,7 +26,10 @@ format: $(VENV)/installed-test
 
 bench: $(VENV)/installed-test
 	$(RUN) benchmarks/decode.py
+	$(RUN) benchmarks/prefill.py
 	$(RUN) benchmarks/programs.py
+	$(RUN) benchmarks/prefix_reuse.py
+	$(RUN) benchmarks/scheduling.py
 	$(RUN) benchmarks/frontend.py
 
 clean:

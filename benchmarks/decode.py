@@ -31,7 +31,6 @@ from rows import (
 )
 
 import lmlang as lm
-from lmlang.runtime.models.fetch import find_embedded_model
 from lmlang.runtime.models.loader import load_gguf
 
 DRAFTING = "lmlang float32, n-grams"
@@ -58,12 +57,12 @@ def main() -> None:
     """Run, compare, print."""
     options = report.options(__doc__)
     runtimes = {
-        report.OURS: lm.Runtime(),
-        OURS_BFLOAT16: lm.Runtime(dtype="bfloat16"),
-        DRAFTING: lm.Runtime(speculative="ngram"),
+        report.OURS: lm.Runtime(options.model),
+        OURS_BFLOAT16: lm.Runtime(options.model, dtype="bfloat16"),
+        DRAFTING: lm.Runtime(options.model, speculative="ngram"),
     }
     runtime = runtimes[report.OURS]
-    loaded = load_gguf(find_embedded_model())
+    loaded = load_gguf(options.model)
     peers = [Peer(loaded, torch.float32), Peer(loaded, torch.bfloat16)]
     batches, context, count = ((1, 2), 16, 8) if options.small else ((1, 8), 32, 65)
     facts = report.setup(runtime.info().model)
@@ -84,7 +83,7 @@ def main() -> None:
         told = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
         print(f"  outside of the forward: {told}; at most {OUTSIDE:.0%} is wanted at batch 8")
         results.append(result | {"outside": shares})
-    length = 40 if options.small else 160
+    length = 120 if options.small else 160
     for name, prompt in texts(runtime, length).items():
         results.append(drafted(name, runtimes, prompt, count, peers[0], options.repeat))
     report.print_json({"benchmark": "decode", "small": options.small, **facts, "results": results})

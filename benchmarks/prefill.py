@@ -22,7 +22,6 @@ from torch import Tensor
 
 import lmlang as lm
 from lmlang.kernels.linear import linear, pack_weight
-from lmlang.runtime.models.fetch import find_embedded_model
 from lmlang.runtime.models.loader import LoadedModel, load_gguf
 
 CHUNK = 512
@@ -74,11 +73,11 @@ def main() -> None:
     """Run, compare, print."""
     options = report.options(__doc__)
     runtimes = {
-        report.OURS: lm.Runtime(max_batch_tokens=CHUNK),
-        OURS_BFLOAT16: lm.Runtime(max_batch_tokens=CHUNK, dtype="bfloat16"),
+        report.OURS: lm.Runtime(options.model, max_batch_tokens=CHUNK),
+        OURS_BFLOAT16: lm.Runtime(options.model, max_batch_tokens=CHUNK, dtype="bfloat16"),
     }
     runtime = runtimes[report.OURS]
-    loaded = load_gguf(find_embedded_model())
+    loaded = load_gguf(options.model)
     peers = [Peer(loaded, torch.float32), Peer(loaded, torch.bfloat16)]
     floors = [Floor(loaded, torch.float32), Floor(loaded, torch.bfloat16)]
     sizes = [(1, 24), (2, 24), (1, 48)] if options.small else [(1, 512), (8, 512), (1, 4_000)]

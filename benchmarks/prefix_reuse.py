@@ -201,10 +201,10 @@ def main() -> None:
     """Run, count, print."""
     options = report.options(__doc__)
     runtimes = {
-        report.OURS: Watched(kv_tokens=KV_TOKENS),
-        NO_CACHE: Watched(kv_tokens=KV_TOKENS, radix_cache=False),
+        report.OURS: Watched(model=options.model, kv_tokens=KV_TOKENS),
+        NO_CACHE: Watched(model=options.model, kv_tokens=KV_TOKENS, radix_cache=False),
     }
-    sizes = Sizes(rows=3, shots=60, turns=1, depth=2, tokens=2) if options.small else Sizes()
+    sizes = Sizes(rows=3, shots=150, turns=1, depth=2, tokens=2) if options.small else Sizes()
     facts = report.setup(runtimes[report.OURS].info().model)
     report.print_setup(facts, options.repeat)
     for runtime in runtimes.values():

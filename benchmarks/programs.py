@@ -30,7 +30,6 @@ from peers import Peer
 from writings import Chats, Extractions, Forks, Tree
 
 import lmlang as lm
-from lmlang.runtime.models.fetch import find_embedded_model
 from lmlang.runtime.models.loader import load_gguf
 
 A = TypeVar("A")
@@ -128,18 +127,19 @@ def main() -> None:
     """Run, compare, print."""
     options = report.options(__doc__)
     runtimes = {
-        name: lm.Runtime(kv_tokens=KV_TOKENS, **parameters) for name, parameters in VARIANTS.items()
+        name: lm.Runtime(options.model, kv_tokens=KV_TOKENS, **parameters)
+        for name, parameters in VARIANTS.items()
     }
     runtime = runtimes[report.OURS]
-    loaded = load_gguf(find_embedded_model())
+    loaded = load_gguf(options.model)
     peers = [Peer(loaded, torch.float32), Peer(loaded, torch.bfloat16)]
     facts = report.setup(runtime.info().model)
     report.print_setup(facts, options.repeat)
     works: list[Workload[Any]] = (
         [
-            Choices.of(runtime, 80, 2), Forks.of(runtime, 40, 2, 3),
-            Extractions.of(runtime, 90, 2, 4), Chats.of(runtime, 2, 2, 3),
-            Tree.of(runtime, 30, 2, 2),
+            Choices.of(runtime, 150, 2), Forks.of(runtime, 100, 2, 3),
+            Extractions.of(runtime, 250, 2, 4), Chats.of(runtime, 2, 2, 3),
+            Tree.of(runtime, 80, 2, 2),
         ]
         if options.small
         else [

@@ -14,12 +14,15 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
 import transformers
 from tables import print_json as print_json
 from tables import print_table as print_table
+
+from lmlang.runtime.models.fetch import find_embedded_model
 
 A = TypeVar("A")
 
@@ -34,10 +37,12 @@ class Options:
     Args:
         repeat: Repetitions of each subject, after one warm-up.
         small: Sizes that only show that everything works; their seconds mean nothing.
+        model: The file of a plain Llama.
     """
 
     repeat: int
     small: bool
+    model: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +68,14 @@ def options(description: str | None) -> Options:
     parser.add_argument(
         "--small", action="store_true", help="tiny sizes, to see that it runs; times mean nothing"
     )
+    parser.add_argument(
+        "--model", type=Path, help="a .gguf file of a plain Llama (default: the embedded model)"
+    )
     given = parser.parse_args()
     torch.set_num_threads(given.threads or torch.get_num_threads())
     # What transformers advises about this use of its caches is no part of a report.
     transformers.logging.set_verbosity_error()
-    return Options(given.repeat, given.small)
+    return Options(given.repeat, given.small, given.model or find_embedded_model())
 
 
 def timed(work: Callable[[], A]) -> tuple[float, A]:

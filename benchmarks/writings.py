@@ -249,7 +249,7 @@ class Chats(Rows):
     def of(cls, runtime: lm.Runtime, count: int, turns: int, tokens: int) -> Chats:
         """So many chats, whose users' words are of one length in tokens."""
         system = "You are the innkeeper. " + filled(runtime, 6, 60)
-        dishes = ("soup", "bread", "fish", "cake")[:count]
+        dishes = ("soup", "fish", "cake", "wine")[:count]
         asking = ("Do you still serve {}?", "Who makes the {}?", "Is the {} good?", "Why {}?")
         said = [tuple(ask.format(dish) for ask in asking[:turns]) for dish in dishes]
         begin, end = (runtime.tokenizer.control_id(f"<|im_{name}|>") for name in ("start", "end"))
