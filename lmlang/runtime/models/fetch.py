@@ -62,7 +62,7 @@ def model_file(name: str, value: str | os.PathLike[str], *, folders: bool = Fals
     shown = quote(os.fspath(value))
     try:
         path = Path(value).expanduser()
-        if path.is_file() or (folders and path.is_dir()):
+        if path.is_file() or (folders and os.fspath(value) and path.is_dir()):
             return path
         fault = "is a folder" if path.is_dir() else "is no file"
     except (OSError, ValueError, RuntimeError) as error:  # NUL, surrogates, ~nobody, no permission
