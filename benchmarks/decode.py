@@ -1,7 +1,7 @@
 """Greedy decoding at batch 1 and 8, beside transformers' generate on the same weights.
 
     decode        seconds from every row's first token to its last, by step
-    outside       the share of our steps that is not the forward pass: planning, sampling, events
+    outside       the share of our time that is not the forward pass: planning, sampling, events
     speculation   our own with and without drafts from n-grams, prefill included: on a text that is
                   copied, and on one that is not
 
@@ -39,10 +39,9 @@ OUTSIDE = 0.15
 
 
 def outside(runtime: lm.Runtime, prompts: Ids, count: int) -> float:
-    """The share of the steps that is spent outside of the forward pass."""
-    our_decode(runtime, prompts, count)
-    stats = runtime.stats()
-    return 1 - stats.forward_seconds / stats.step_seconds
+    """The share of the time that is spent outside of the forward pass, the engine's pauses too."""
+    seconds, _ = our_decode(runtime, prompts, count)
+    return 1 - runtime.stats().forward_seconds / seconds
 
 
 def texts(runtime: lm.Runtime, length: int) -> dict[str, list[int]]:

@@ -214,12 +214,12 @@ def reacts(seed: int = 0, count: int = 12, others: int = 24) -> Load:
 def mixed(seed: int = 0) -> Load:
     """Some of everything, arriving while others run."""
     parts = (
-        few_shot(seed + 1, 3, 8), forks(seed + 2, 2, 6), chats(seed + 3, 6, 4),
-        trees(seed + 4, 1), reacts(seed + 5, 5, 10),
+        few_shot(seed + 1, 3, 8), forks(seed + 2, 3, 6), chats(seed + 3, 16, 4),
+        trees(seed + 4, 1), reacts(seed + 5, 12, 20),
     )  # fmt: skip
     chance = random.Random(seed)
     runs = [
-        (arrival + chance.randrange(60), start) for part in parts for arrival, start in part.runs
+        (arrival + chance.randrange(20), start) for part in parts for arrival, start in part.runs
     ]
     return Load("mixed", _by_arrival(runs))
 
