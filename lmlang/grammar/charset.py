@@ -47,7 +47,7 @@ def contains(ranges: Ranges, code: int) -> bool:
     return at >= 0 and code <= ranges[at][1]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=128)
 def class_ranges(
     items: tuple[Item, ...], negated: bool, ignore_case: bool, ascii_only: bool
 ) -> Ranges:
@@ -64,8 +64,7 @@ def class_ranges(
     cased = _cased()
     flags = re.IGNORECASE | (re.ASCII if ascii_only else 0)
     matched = re.compile(_source(items, negated), flags).findall(cased)
-    sides = complement(union((ord(character), ord(character)) for character in cased))
-    return union([*_both(found, sides), *((ord(c), ord(c)) for c in matched)])
+    return union([*_both(found, _uncased()), *((ord(c), ord(c)) for c in matched)])
 
 
 @lru_cache(maxsize=16)
@@ -97,6 +96,12 @@ def _both(one: Ranges, other: Ranges) -> list[tuple[int, int]]:
         else:
             j += 1
     return found
+
+
+@lru_cache(maxsize=1)
+def _uncased() -> Ranges:
+    """All others."""
+    return complement(union((ord(character), ord(character)) for character in _cased()))
 
 
 @lru_cache(maxsize=1)

@@ -13,7 +13,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from lmlang.grammar.charset import LAST, category, contains
 from lmlang.grammar.regex import END, Assertion, Automaton
@@ -27,9 +26,9 @@ NOTHING, LINE_END, ASCII_WORD, WORD, OTHER = range(5)
 _EMPTY_HAS_NO_BOUNDARY = re.search(r"\B", "") is not None  # since Python 3.14
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Letter:
-    """Characters that no node tells apart.
+    """Characters that no node tells apart; one object for each letter of an alphabet.
 
     Args:
         sets: Bit i is set where set i holds them.
@@ -53,6 +52,7 @@ class Alphabet:
                 firsts |= {first, last + 1}
         self.firsts = sorted(firsts)
         """The first code points of all intervals of which every set holds all or nothing."""
+        self._letters: dict[tuple[int, int], Letter] = {}
         self._by_interval: dict[int, Letter] = {}
         self._by_character: dict[str, Letter] = {}
 
@@ -71,13 +71,8 @@ class Alphabet:
 
     def _made(self, code: int) -> Letter:
         sets = sum(1 << i for i, ranges in enumerate(self._sets) if contains(ranges, code))
-        return _letter(sets, _kind(code) if self._asserts else OTHER)
-
-
-@lru_cache(maxsize=4096)
-def _letter(sets: int, kind: int) -> Letter:
-    """Equal letters as one object, for quick comparison."""
-    return Letter(sets, kind)
+        kind = _kind(code) if self._asserts else OTHER
+        return self._letters.setdefault((sets, kind), Letter(sets, kind))
 
 
 def _kind(code: int) -> int:

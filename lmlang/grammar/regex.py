@@ -26,6 +26,8 @@ from lmlang.grammar.charset import EVERYTHING, Item, Ranges, class_ranges, compl
 
 MAX_NODES = 10_000
 """Nodes of one automaton."""
+MAX_RANGES = 100_000
+"""Ranges of characters in all classes of one automaton; ``\\w`` has 770."""
 MAX_DEPTH = 100
 """Groups inside of groups."""
 
@@ -161,6 +163,8 @@ class _Builder:
     def __init__(self) -> None:
         self._nodes: list[Node] = [Node(())]
         self._sets: dict[Ranges, int] = {}
+        self._classes: dict[tuple[object, ...], int] = {}
+        self._ranges = 0
         self._pattern = ""
         self._positions: dict[str, int] = {}
         self._work = 0
@@ -197,7 +201,8 @@ class _Builder:
     def _too_large(self) -> GrammarTooLarge:
         return GrammarTooLarge(
             f"the pattern {quote(self._pattern)} needs more than {MAX_NODES:,} nodes of an "
-            "automaton (all patterns together): lower its counts."
+            f"automaton, or classes of more than {MAX_RANGES:,} ranges (all patterns together): "
+            "lower its counts, or write fewer classes."
         )
 
     def _sequence(self, items: Iterable[Any], flags: int, onward: int) -> int:
@@ -213,9 +218,9 @@ class _Builder:
         if name == "NOT_LITERAL":
             return self._reading([("range", argument, argument)], True, flags, onward)
         if name == "ANY":
-            line_end = ord("\n")
-            dot = EVERYTHING if flags & re.DOTALL else complement(((line_end, line_end),))
-            return self._reader(dot, onward)
+            dot = EVERYTHING if flags & re.DOTALL else complement(((10, 10),))
+            number = self._sets.setdefault(dot, len(self._sets))
+            return self._made(Node((onward,), reads=number))
         if name == "IN":
             negated = argument[0][0].name == "NEGATE"
             return self._reading(_items(argument[negated:]), negated, flags, onward)
@@ -237,11 +242,16 @@ class _Builder:
 
     def _reading(self, items: list[Item], negated: bool, flags: int, onward: int) -> int:
         ignore_case, ascii_only = bool(flags & re.IGNORECASE), bool(flags & re.ASCII)
-        return self._reader(class_ranges(tuple(items), negated, ignore_case, ascii_only), onward)
-
-    def _reader(self, ranges: Ranges, onward: int) -> int:
-        number = self._sets.setdefault(ranges, len(self._sets))
-        return self._made(Node((onward,) if ranges else (), reads=number))
+        written = (tuple(items), negated, ignore_case, ascii_only)
+        number = self._classes.get(written)
+        if number is None:
+            ranges = class_ranges(*written)
+            number = self._classes[written] = self._sets.setdefault(ranges, len(self._sets))
+            self._ranges += len(ranges)
+            if self._ranges > MAX_RANGES:
+                raise self._too_large()
+        nothing = number == self._sets.get(())
+        return self._made(Node(() if nothing else (onward,), reads=number))
 
     def _fork(self, ways: list[int]) -> int:
         return self._made(Node(tuple(dict.fromkeys(ways))))

@@ -126,10 +126,12 @@ def _adjust(scores: Tensor, draws: Seq[Draw]) -> None:
 
     def places(ids: Iterable[tuple[int, Iterable[int]]]) -> IntArray:
         """Places in ``flat`` of ids by their rows, row by row."""
-        parts = [
-            i * vocab + (own if isinstance(own, np.ndarray) else np.fromiter(own, np.int64))
-            for i, own in ids
-        ]
+        parts = []
+        for i, given in ids:
+            own = given if isinstance(given, np.ndarray) else np.fromiter(given, np.int64)
+            if len(own) and own.max() >= vocab:
+                raise IndexError(f"token id {own.max()} of a model with {vocab} tokens")
+            parts.append(i * vocab + own)
         return np.concatenate(parts) if parts else NO_IDS
 
     def there(values: IntArray) -> Tensor:

@@ -14,7 +14,7 @@ from lmlang.grammar.search import Search
 from lmlang.grammar.stops import StopMatcher
 from tests.grammar.patterns import ANCHORED, PATTERNS, TEXTS
 
-PROPERTY = settings(max_examples=400, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=200, deadline=None, derandomize=True)
 
 
 def first_match(text: str, stops: list[str], patterns: list[str]) -> tuple[int, int] | None:

@@ -18,7 +18,7 @@ from tests.tiny import tiny_model
 
 MODEL, TOKENIZER, TEMPLATE = tiny_model()
 PIECES = TOKENIZER.token_bytes
-PROPERTY = settings(max_examples=400, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=200, deadline=None, derandomize=True)
 
 FAMILY = "\N{MAN}\N{ZERO WIDTH JOINER}\N{WOMAN}\N{ZERO WIDTH JOINER}\N{GIRL}"
 WORDS = ["a", "hello", " world", "!!", "é", "🙂", "你好", FAMILY, "\n", "1", "x", "\N{WHITE FLAG}️"]
@@ -136,6 +136,25 @@ def test_a_stop_over_so_many_tokens_is_never_streamed(length: int) -> None:
     cut = TOKENIZER.encode(f"hello {stop}")[:-1] if length > 1 else TOKENIZER.encode("hello ")
     events, output = written(cut, SamplingParams(len(cut), stop=(stop,)))
     assert output.text == f"hello {stop[:-1]}", "what was held back comes at the end"
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(st.integers(0, 2**64 - 1), st.integers(2, 9), st.integers(1, 3))
+def test_a_runtime_streams_no_part_of_what_a_pattern_matches(key: int, at: int, count: int) -> None:
+    prompt = Prompt.of(Text("hello"))
+    with Runtime.over(MODEL, TOKENIZER, TEMPLATE, kv_tokens=100) as rt:
+        whole = rt.generate(Request(prompt, SamplingParams(12), key)).result(timeout=60)
+        text = whole.text
+        pattern = "".join(rf"(?:{re.escape(c)}|\d)" for c in text[at : at + count])
+        params = SamplingParams(12, stop_regex=(pattern,) if pattern else ("a",))
+        generation = rt.generate(Request(prompt, params, key))
+        output = generation.result(timeout=60)
+        rt.check()
+    found = re.search(params.stop_regex[0], text)
+    assert whole.ids[: len(output.ids)] == output.ids
+    assert output.text == (text[: found.start()] if found else text)
+    assert output.finish.stop == (found[0] if found else whole.finish.stop)
+    assert "".join(event.text for event in generation.events()) == output.text
 
 
 @pytest.mark.parametrize(
