@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +19,7 @@ from lmlang.runtime.encoder import PromptEncoder
 from lmlang.runtime.tokenizer import Tokenizer
 from tests.reference import embedded, reference_tokenizer
 from tests.runtime.chats import TRAITS
+from tests.runtime.folders import added, byte_level_json, sentencepiece_json, split, write
 from tests.tiny import tiny_template, tiny_tokenizer
 
 PROPERTY = settings(max_examples=200, deadline=None, derandomize=True)
@@ -68,8 +72,13 @@ def whole(encoder: PromptEncoder, prompt: Prompt) -> list[int]:
     ids: list[int] = []
     for is_text, run in groupby(parts, lambda part: isinstance(part, str)):
         stretch = list(run)
-        ids += tokenizer.encode("".join(map(str, stretch))) if is_text else map(int, stretch)
-    return [1, *ids] if tokenizer.add_bos and ids[:1] != [1] else ids
+        if is_text:
+            starts = tokenizer.may_start_behind(ids)
+            ids += tokenizer.encode("".join(map(str, stretch)), at_start=starts)
+        else:
+            ids += map(int, stretch)
+    bos = tokenizer.bos_id
+    return [bos, *ids] if tokenizer.add_bos and ids[:1] != [bos] else ids
 
 
 def is_balanced(prompt: Prompt) -> bool:
@@ -108,6 +117,48 @@ def test_ids_are_those_of_the_whole_whatever_was_encoded_before(template, segmen
         else:
             with pytest.raises(ProgramError):
                 encoder.encode(node)
+
+
+@cache
+def other_tokenizer(kind: str) -> Tokenizer:
+    """One whose text is composed first, whose pattern is not known, or that writes a prefix."""
+    if kind in ("qwen2", "own"):
+        own = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+        changes = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split(r"\w+|\W"), own]}}
+        own["use_regex"] = False
+        source = byte_level_json("qwen2", **(changes if kind == "own" else {}))
+    else:
+        source = sentencepiece_json(kind)
+        more = ("<|im_start|>", "<|im_end|>")
+        size = max(source["model"]["vocab"].values()) + 1
+        source["added_tokens"] += [added(token, size + i) for i, token in enumerate(more)]
+    named = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "add_bos_token": kind != "own"}
+    with TemporaryDirectory() as folder:
+        return Tokenizer.from_folder(write(Path(folder), source, tokenizer_config=named))
+
+
+@PROPERTY
+@given(
+    kind=st.sampled_from(["qwen2", "own", "prepend", "first", "words"]),
+    template=TEMPLATES,
+    segments=segment_lists(),
+    data=st.data(),
+)
+def test_ids_are_those_of_the_whole_with_every_kind_of_tokenizer(kind, template, segments, data):
+    tokenizer = other_tokenizer(kind)
+    encoder = PromptEncoder(tokenizer, template)
+    nodes = [Prompt()]
+    for segment in segments:
+        if isinstance(segment, Tokens):
+            segment = Tokens(segment.ids, tokenizer.decode(segment.ids))
+        nodes.append(nodes[-1].append(segment))
+    for node in data.draw(st.permutations(nodes)):
+        if is_balanced(node):
+            try:
+                expected = whole(encoder, node)
+            except ProgramError:  # the template refuses
+                continue
+            assert encoder.encode(node) == expected
 
 
 @PROPERTY

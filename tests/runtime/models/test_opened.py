@@ -17,6 +17,7 @@ import lmlang as lm
 from lmlang.errors import ModelError, ProgramError
 from lmlang.protocol import EndTurn, Prompt, Text, Turn
 from lmlang.runtime.encoder import PromptEncoder
+from lmlang.runtime.models.hub import UNWANTED, WANTED
 from lmlang.runtime.models.opened import open_model
 from tests.reference import greedy
 from tests.runtime.folders import byte_level_json, sentencepiece_json, write
@@ -202,6 +203,23 @@ def test_a_model_of_the_hub_comes_from_its_cache(hub_cache, folder, revision, of
     opened = open_model("some-org/tiny.model", revision=revision, offline=offline)
     assert opened.name == "some-org/tiny.model"
     assert opened.tokenizer.vocab_size == 320
+
+
+def test_data_alone_is_asked_of_the_hub():
+    from huggingface_hub.utils import filter_repo_objects
+
+    wanted = [
+        *("config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors"),
+        *("model-00001-of-00002.safetensors", "model.safetensors.index.json"),
+    ]
+    other = [
+        *("pytorch_model.bin", "modeling_x.py", "tokenizer.model", "README.md", "x.pt", "x.pkl"),
+        *("original/params.json", "onnx/model.safetensors", "consolidated.safetensors", "x.gguf"),
+    ]
+    asked = filter_repo_objects(
+        [*wanted, *other], allow_patterns=list(WANTED), ignore_patterns=list(UNWANTED)
+    )
+    assert list(asked) == wanted
 
 
 @pytest.mark.parametrize("offline", [True, False])
