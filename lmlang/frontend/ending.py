@@ -21,6 +21,7 @@ from lmlang.frontend.expression import hint_at_join
 from lmlang.frontend.run import Run
 from lmlang.frontend.source import line_of, raised_at
 from lmlang.frontend.waiting import in_async_body
+from lmlang.protocol import RunAware
 
 T = TypeVar("T")
 
@@ -57,6 +58,8 @@ class Ending:
     ) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
+        if isinstance(self._run.backend, RunAware):
+            self._run.backend.end_run(self._run.id)
         if isinstance(error, Exception):
             if isinstance(error, TypeError):
                 hint_at_join(error)

@@ -26,6 +26,7 @@ from lmlang.protocol.answering import (
 from lmlang.protocol.backend import (
     Backend,
     BackendInfo,
+    RunAware,
 )
 from lmlang.protocol.generation import (
     Generation,
@@ -45,10 +46,15 @@ from lmlang.protocol.request import (
     ScoreRequest,
     Tag,
 )
+from lmlang.protocol.tree import (
+    CacheTree,
+    TreeNode,
+)
 
 __all__ = [
     "Backend",
     "BackendInfo",
+    "CacheTree",
     "ChoiceScore",
     "EndTurn",
     "Event",
@@ -60,6 +66,7 @@ __all__ = [
     "Output",
     "Prompt",
     "Request",
+    "RunAware",
     "SamplingParams",
     "ScoreRequest",
     "Scores",
@@ -68,6 +75,7 @@ __all__ = [
     "Text",
     "Tokens",
     "TopLogprobs",
+    "TreeNode",
     "Turn",
     "Usage",
     "answering",

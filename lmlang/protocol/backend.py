@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from lmlang.protocol.answer import Scores
 from lmlang.protocol.generation import Generation
@@ -65,4 +65,13 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """End; unfinished work fails with BackendError. A second call does nothing."""
+        ...
+
+
+@runtime_checkable
+class RunAware(Protocol):
+    """A backend that plans by runs: it knows the requests of one run by their `Tag`."""
+
+    def end_run(self, run_id: str) -> None:
+        """The run will ask for nothing more, so that nothing need be kept for it."""
         ...

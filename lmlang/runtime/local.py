@@ -23,6 +23,7 @@ from lmlang.errors import (
 )
 from lmlang.protocol import (
     BackendInfo,
+    CacheTree,
     Generation,
     Prompt,
     Request,
@@ -50,6 +51,7 @@ from lmlang.runtime.scheduler import Scheduler
 from lmlang.runtime.scoring import ScoreJob
 from lmlang.runtime.sequence import GenerateTask, Sequence, score_sequence
 from lmlang.runtime.tokenizer import Tokenizer
+from lmlang.runtime.tree_view import view
 
 CPU = torch.device("cpu")
 DEFAULT_KV_BYTES = 4 * 2**30
@@ -228,6 +230,10 @@ class Runtime:
         """Forget all cached prefixes that no running request reads."""
         self._engine.call(lambda loop: loop.cache.flush())
 
+    def end_run(self, run_id: str) -> None:
+        """Keep nothing for a run any more (see `RunAware`)."""
+        self._engine.tell(lambda loop: loop.scheduler.runs.end(run_id))
+
     def close(self) -> None:
         """End the engine; unfinished work fails with BackendError. A second call does nothing."""
         self._finalizer()
@@ -246,6 +252,10 @@ class Runtime:
     def reset_stats(self) -> None:
         """Set all totals of `stats` to 0."""
         self._engine.call(lambda loop: loop.reset_stats())
+
+    def tree(self) -> CacheTree:
+        """What the radix cache holds; it prints."""
+        return self._engine.call(lambda loop: view(loop.cache.tree, self._opened.tokenizer))
 
     def check(self) -> None:
         """Prove the invariants of pool and tree; raises AssertionError where they are broken."""

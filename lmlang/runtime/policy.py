@@ -17,7 +17,6 @@ service over the classic multi-level feedback queue.
 from __future__ import annotations
 
 import bisect
-from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any, Literal, get_args
@@ -53,8 +52,8 @@ class Waiting:
         self._policy = policy
         self._cache = cache
         self._runs = runs
-        # Ordered, and anything can leave from the middle: thousands may be cancelled at once.
-        self._arrived: OrderedDict[Sequence, None] = OrderedDict()
+        # By due, which is the order of arrival but for those that come back.
+        self._line: list[tuple[int, int, Sequence]] = []
         self._keys: dict[Sequence, Key] = {}
         self._sorted: list[tuple[Key, int, Sequence]] = []
         self._of_new_run: dict[str, set[Sequence]] = {}
@@ -63,35 +62,33 @@ class Waiting:
         self._admitted = 0
 
     def __len__(self) -> int:
-        return len(self._arrived)
+        return len(self._line)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._arrived)
-
-    def __contains__(self, sequence: Sequence) -> bool:
-        return sequence in self._arrived
+        return (entry[-1] for entry in self._line)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
         self._arrivals += 1
         sequence.arrival = self._arrivals
-        sequence.due = self._admitted + len(self._arrived) + MAX_OVERTAKEN
+        sequence.due = self._admitted + len(self._line) + MAX_OVERTAKEN
         self._put(sequence)
 
-    def add_again(self, sequence: Sequence) -> None:
-        """Queue a sequence that was admitted before: it keeps its place, and is due."""
-        sequence.due = 0
+    def add_again(self, sequence: Sequence, *, due: bool) -> None:
+        """Queue a sequence that was admitted before: before all others, or where it stood."""
+        if due:
+            sequence.due = 0
         self._put(sequence)
-        self._arrived.move_to_end(sequence, last=False)
 
     def remove(self, sequence: Sequence) -> None:
         """Take one out that will not be served."""
-        del self._arrived[sequence]
+        del self._line[bisect.bisect_left(self._line, (sequence.due, sequence.arrival))]
         if sequence in self._keys:
             self._unsort(sequence)
 
     def admit(self, sequence: Sequence) -> None:
         """Take one out that is served now."""
+        sequence.aged = sequence.due <= self._admitted
         self._admitted += 1
         self._cursor = self._keys.get(sequence, ())
         self.remove(sequence)
@@ -103,9 +100,9 @@ class Waiting:
     def candidates(self) -> list[Sequence]:
         """The sequences to serve next, in order, as many as one plan should look at."""
         due = []
-        for sequence in islice(self._arrived, WINDOW):
+        for sequence in islice(self, WINDOW):
             if sequence.due > self._admitted:
-                break  # whoever came later is due later
+                break
             due.append(sequence)
         first = set(due)
         rest = (s for s in islice(self._in_order(), 2 * WINDOW) if s not in first)
@@ -113,21 +110,24 @@ class Waiting:
 
     def _in_order(self) -> Iterator[Sequence]:
         if self._policy == "fcfs":
-            return iter(self._arrived)
+            return iter(self)
         if self._policy == "lpm":
-            window = list(islice(self._arrived, WINDOW))
+            window = list(islice(self, WINDOW))
             return iter(sorted(window, key=self._uncached))
         if self._policy == "dfs":
             return self._round(0)
         if self._policy == "program":
-            return self._round(bisect.bisect_left(self._sorted, ((True,),)))
+            begun = bisect.bisect_left(self._sorted, ((True,),))
+            window = list(islice(self._round(begun), WINDOW))
+            first, new = window[:begun], window[begun:]
+            return iter([*sorted(first, key=self._uncached), *sorted(new, key=self._uncached)])
         if self._policy == "mlq":
-            window = list(islice(self._arrived, WINDOW))
+            window = list(islice(self, WINDOW))
             return iter(sorted(window, key=self._level))
         return (entry[-1] for entry in self._sorted)
 
     def _put(self, sequence: Sequence) -> None:
-        self._arrived[sequence] = None
+        bisect.insort(self._line, (sequence.due, sequence.arrival, sequence))
         if self._policy in ("dfs", "program", "priority"):
             self._sort(sequence, begun=self._runs.begun(sequence.tag.run_id) is not None)
 

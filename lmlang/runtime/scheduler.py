@@ -121,14 +121,17 @@ class Scheduler:
                 used = (len(sequence.generated) + 1) / sequence.growth
                 self._usual += 0.1 * (min(1.0, used) - self._usual)
 
-    def retract(self, sequence: Sequence) -> None:
-        """Free the slots of a running sequence; it waits, with its tokens, to go on later."""
+    def retract(self, sequence: Sequence, *, due: bool = True) -> None:
+        """Free the slots of a running sequence; it waits, with its tokens, to go on later.
+
+        Before all others, or with ``due=False`` where the policy puts it.
+        """
         assert sequence.lease is not None
         self.running.remove(sequence)
         kept = sequence.tokens(0, min(sequence.computed, sequence.stem))
         self.cache.release(sequence.lease, kept)
         sequence.retract()
-        self.waiting.add_again(sequence)
+        self.waiting.add_again(sequence, due=due)
         self.retractions += 1
         self._usual = min(1.0, self._usual + 0.2)
 
@@ -143,6 +146,7 @@ class Scheduler:
         budget -= sum(chunks.values())
         rows = [self._decode_row(sequence, budget) for sequence in decoding if sequence.lease]
         rows += [Row(s, chunks[s]) for s in prefilling if s.lease and chunks.get(s)]
+        rows.sort(key=lambda row: not row.sequence.decoding)  # who came back may only lack one
         return Plan(tuple(rows), tuple(sequence for sequence in admitted if sequence.lease))
 
     # ------------------------------------------------------------------ slots
@@ -234,12 +238,11 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> bool:
         """Retract the last of those with a lower priority, where priorities count."""
-        if not self._ranked or not self.running:
+        mine = sequence.tag.priority
+        less = [s for s in self.running if s.tag.priority < mine and not s.aged]
+        if not self._ranked or not less:
             return False
-        last = max(self.running, key=self._rank)
-        if last.tag.priority >= sequence.tag.priority:
-            return False
-        self.retract(last)
+        self.retract(max(less, key=self._rank), due=False)
         return True
 
     def _frontier(self, sequence: Sequence) -> Frontier | None:

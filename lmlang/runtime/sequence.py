@@ -65,6 +65,8 @@ class Sequence:
         """Its number among all that came, by the scheduler; what it has to wait for is less."""
         self.due = 0
         """The number of admissions after which it is served before all others."""
+        self.aged = False
+        """Whether it was served because it was due, and not by the policy."""
         self.retractions = 0
 
     @property

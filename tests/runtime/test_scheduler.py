@@ -22,11 +22,13 @@ def sequence(prompt: list[int], max_tokens: int) -> Sequence:
 class Machine:
     """Runs plans by counting: every computed last token samples the token 9."""
 
-    def __init__(self, slots: int, budget: int, max_running: int = 64) -> None:
+    def __init__(
+        self, slots: int, budget: int, max_running: int = 64, policy: str = "fcfs"
+    ) -> None:
         self.cache = CacheManager(slots)
-        self.scheduler = Scheduler(self.cache, budget, max_running)
+        self.scheduler = Scheduler(self.cache, budget, max_running, policy=policy)
         self.budget = budget
-        self.prefill = self.decode = self.cached = 0
+        self.prefill = self.decode = self.cached = self.again = 0
         self.ended: list[Sequence] = []
 
     def step(self) -> Plan:
@@ -35,15 +37,16 @@ class Machine:
         assert sum(row.count for row in plan.rows) <= self.budget
         kinds = [row.sequence.decoding for row in plan.rows]
         assert kinds == sorted(kinds, reverse=True), "decode rows come first"
-        self.cached += sum(s.cached_tokens for s in plan.admitted)
+        self.cached += sum(s.cached_tokens for s in plan.admitted if not s.retractions)
         for row in plan.rows:
             s = row.sequence
             decoding = s.decoding
-            s.advance(row.count)
-            if decoding:
-                self.decode += 1
-            else:
-                self.prefill += row.count
+            new = row.count - s.advance(row.count)
+            self.again += row.count - new
+            prompt = max(0, min(s.computed, len(s.prompt)) - (s.computed - new))
+            self.prefill += prompt
+            self.decode += new - prompt
+            if not decoding:
                 self.cache.commit(s.lease, s.tokens(0, s.computed))
             if not s.pending:
                 if len(s.generated) + 1 < s.growth:
