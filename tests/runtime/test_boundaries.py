@@ -34,6 +34,7 @@ def pieces(text: str, name: str, composed: bool = False) -> list[str]:
 @PROPERTY
 @given(head=TEXTS, more=TEXTS)
 @example(head="a!\nx", more="/")
+@example(head="ア・", more="")
 @example(head="a\n x", more="")
 @example(head="\u0958, you", more="")
 @example(head="don't a 's", more="'s")
