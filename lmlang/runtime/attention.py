@@ -54,13 +54,19 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Prefill chunks that attend themselves causally: queries [R, n], padded with the last one.
+    """Prefill chunks that attend themselves causally, R rows of n queries.
 
-    ``real`` [T'] are the places in [R * n] that are no padding; None where there is none.
+    Args:
+        queries: R * n of them; a shorter row is filled up with its last one.
+        rows: R.
+        real: Places in R * n that are no filling; None where there is none.
+        targets: The queries at these places.
     """
 
-    queries: Tensor
+    queries: Index
+    rows: int
     real: Tensor | None
+    targets: Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +80,18 @@ class Tails:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Queries of one row, each with its own window: hidden float32 [n, L] is 0 inside, else -inf.
+    """Queries of one row over the slots of all that they see, their own positions included.
 
-    The slots cover all that they see, their own positions included.
+    Args:
+        queries: n of one row.
+        slots: L of them.
+        hidden: float32 [n, L], 0 inside of a query's window and -inf outside; None where all
+            are inside.
     """
 
     queries: slice
     slots: Index
-    hidden: Tensor
+    hidden: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +101,7 @@ class Parts:
     Args:
         chunks: Prefill chunks.
         tails: Decode rows.
-        bands: Prefill chunks that reach beyond the window.
+        bands: Prefill chunks that reach beyond the window, and decode rows without a like.
         spans: All the rest, merged in.
     """
 
@@ -110,7 +120,7 @@ class AttentionPlan:
         parts: Who attends to what, for each window of the model's layers (0: no window).
     """
 
-    stores: Tensor
+    stores: Index
     parts: Mapping[int, Parts]
 
 
@@ -153,7 +163,7 @@ def plan_attention(
         reach = window if window < longest else 0  # a window that hides nothing is none
         made[window] = made[reach] if reach in made else _plan(rows, device, reach)
         made[reach] = made[window]
-    return AttentionPlan(torch.from_numpy(stores).to(device), made)
+    return AttentionPlan(_index(stores, device), made)
 
 
 def _plan(rows: Seq[RowSlots], device: torch.device, window: int) -> Parts:
@@ -178,7 +188,8 @@ def _plan(rows: Seq[RowSlots], device: torch.device, window: int) -> Parts:
         spans.extend(Span(queries, _index(run, device)) for run in runs if len(run) >= MIN_RUN)
         short = [run for run in runs if len(run) < MIN_RUN]
         tails.append((row.start, np.concatenate([*short, row.table[-1:]])))
-    return Parts(_chunks(chunks, device), _tails(tails, device), tuple(bands), tuple(spans))
+    grouped = _tails(tails, device, bands)
+    return Parts(_chunks(chunks, device), grouped, tuple(bands), tuple(spans))
 
 
 def run_attention(
@@ -214,12 +225,12 @@ def run_attention(
     out = torch.empty_like(q)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
     for chunk in parts.chunks:
-        at = chunk.queries
-        part = kernels.attend_causal(q[at], k[at], v[at], scale, softcap)
-        mine = at.view(-1) if chunk.real is None else at.view(-1)[chunk.real]
-        for whole, own in zip((out, lse), part, strict=True):
-            flat = own.flatten(0, 1)
-            whole[mine] = flat if chunk.real is None else flat[chunk.real]
+        mine = (x[chunk.queries] for x in (q, k, v))
+        mine_q, mine_k, mine_v = (x.view(chunk.rows, -1, *x.shape[1:]) for x in mine)
+        state = kernels.attend_causal(mine_q, mine_k, mine_v, scale, softcap)
+        for whole, part in zip((out, lse), state, strict=True):
+            flat = part.flatten(0, 1)
+            whole[chunk.targets] = flat if chunk.real is None else flat[chunk.real]
     for tail in parts.tails:
         out[tail.queries], lse[tail.queries] = kernels.attend_decode(
             q[tail.queries], k_pool, v_pool, tail.table, tail.hidden, scale, softcap
@@ -229,9 +240,9 @@ def run_attention(
             q[band.queries], k_pool, v_pool, band.slots, scale, softcap, band.hidden
         )
     for span in parts.spans:
-        part = kernels.attend_span(q[span.queries], k_pool, v_pool, span.slots, scale, softcap)
+        state = kernels.attend_span(q[span.queries], k_pool, v_pool, span.slots, scale, softcap)
         out[span.queries], lse[span.queries] = kernels.merge_states(
-            out[span.queries], lse[span.queries], *part
+            out[span.queries], lse[span.queries], *state
         )
     return out
 
@@ -320,24 +331,35 @@ def _chunks(rows: list[RowSlots], device: torch.device) -> tuple[Chunks, ...]:
         starts = np.array([row.start for row in group])
         queries = starts[:, None] + np.minimum(steps[None, :], counts[:, None] - 1)
         real = np.flatnonzero(steps[None, :] < counts[:, None])
-        padded = len(real) < queries.size
+        flat, padded = queries.reshape(-1), len(real) < queries.size
         made.append(
             Chunks(
-                torch.from_numpy(queries).to(device),
+                _index(flat, device),
+                len(group),
                 torch.from_numpy(real).to(device) if padded else None,
+                _index(flat[real], device),
             )
         )
     return tuple(made)
 
 
-def _tails(tails: list[tuple[int, IntArray]], device: torch.device) -> tuple[Tails, ...]:
-    """Tails in groups whose longest is at most twice the shortest (and a little)."""
+def _tails(
+    tails: list[tuple[int, IntArray]], device: torch.device, bands: list[Band]
+) -> tuple[Tails, ...]:
+    """Tails in groups whose longest is at most twice the shortest (and a little).
+
+    One that is alone goes to ``bands``: nothing is gathered where its slots lie together.
+    """
     made: list[Tails] = []
     ordered = sorted(tails, key=lambda tail: len(tail[1]))
     while ordered:
         longest = 2 * len(ordered[0][1]) + 32
         size = sum(1 for _, slots in ordered if len(slots) <= longest)
         group, ordered = ordered[:size], ordered[size:]
+        if size == 1:
+            start, slots = group[0]
+            bands.append(Band(slice(start, start + 1), _index(slots, device), None))
+            continue
         width = len(group[-1][1])
         table = np.zeros((size, width), dtype=np.int64)
         hidden = np.full((size, width), -np.inf, dtype=np.float32)
