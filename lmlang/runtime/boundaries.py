@@ -116,5 +116,4 @@ def _kind(character: str) -> str:
         return ""
     if now in "LN":  # some letters are a letter and an accent in normal form
         return "word" if is_normalized("NFC", character) else "other"
-    # DeepSeek's pattern takes the marks among kana for kana
-    return "other" if character == "'" or "\u3040" <= character <= "\u30ff" else "mark"
+    return "other" if character == "'" else "mark"

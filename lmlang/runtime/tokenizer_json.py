@@ -32,7 +32,7 @@ from lmlang.runtime.tokenizer_parts import (
 T = TypeVar("T")
 
 MAX_DEPTH = 8
-SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token")
 LOOKS_SPECIAL = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
 """Beginnings and ends of added tokens that mark turns and tools though not all files say so.
 
@@ -218,6 +218,8 @@ class _TokenizerFile:
             tokens.append(token or "")
             if token is None:
                 kinds.append(UNUSED)
+            elif index in base and len(token) == 1:
+                kinds.append(NORMAL)  # some files pad with "!", which text must be able to say
             elif token in named or entry.get("special") is True or (entry and _is_mark(token)):
                 kinds.append(CONTROL)
             elif entry:

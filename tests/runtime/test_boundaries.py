@@ -64,7 +64,7 @@ def test_word_boundaries_hold_beside_characters_of_all_planes(name):
     ("text", "at"),
     [
         ("", 0), ("a", 0), ("a ", 1), ("ab cd", 2), ("a  b", 1), ("a\nb", 2), ("a\n\nb", 0),
-        ("a\n/", 0), ("你好，世", 2), ("it's", 0), ("ア・", 0), ("\u0958,", 0), ("!?", 0),
+        ("a\n/", 0), ("你好，世", 2), ("it's", 0), ("ア・", 1), ("\u0958,", 0), ("!?", 0),
     ],
 )  # fmt: skip
 def test_where_words_part(text, at):

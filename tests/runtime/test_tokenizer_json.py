@@ -23,6 +23,7 @@ from lmlang.runtime.pretokens import KNOWN
 from lmlang.runtime.tokenizer import Tokenizer
 from tests.runtime.folders import (
     STYLES,
+    added,
     byte_level_json,
     sentencepiece_json,
     split,
@@ -182,6 +183,17 @@ def test_added_tokens_that_mark_turns_are_control_tokens_whatever_the_file_says(
     assert [tokenizer.control_id(token) is not None for token in spelled] == [True] * 3 + [False]
     assert tokenizer.encode("<think>") == [tokenizer.vocab_size - 1]
     assert tokenizer.token_bytes[-1] == b"<think>"
+
+
+def test_a_character_stays_text_though_a_file_calls_it_special(tmp_path):
+    source = byte_level_json()
+    index = source["model"]["vocab"]["!"]
+    source["added_tokens"].append(added("!", index))
+    folder = write(tmp_path, source, tokenizer_config={"pad_token": "!"})
+    tokenizer = Tokenizer.from_folder(folder)
+    assert tokenizer.encode("a!") == [source["model"]["vocab"]["a"], index]
+    assert tokenizer.decode([index]) == "!"
+    assert index not in tokenizer.control_ids
 
 
 def test_tokens_that_only_the_configuration_adds_are_there(tmp_path):
