@@ -119,9 +119,14 @@ def _merges_by_score(
                 f"the token {quote(token)} has {len(token):,} characters, at most {MAX_PIECE} are "
                 "allowed: the file is damaged."
             )
-        cuts = [(token[:at], token[at:]) for at in range(1, len(token))]
-        pairs = [pair for pair in cuts if pair[0] in ids and pair[1] in ids]
-        found += sorted(pairs, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+        pairs = [
+            (token[:at], token[at:])
+            for at in range(1, len(token))
+            if token[:at] in ids and token[at:] in ids
+        ]
+        if len(pairs) > 1:
+            pairs.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+        found += pairs
     return found
 
 

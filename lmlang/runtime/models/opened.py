@@ -75,7 +75,7 @@ def open_model(
         named: A ``.gguf`` file, a folder with safetensors and a ``tokenizer.json``, the name of a
             model on the Hugging Face hub ("owner/name"), or None for the embedded model. What is
             there on this machine goes first.
-        dtype: Of the weights: "float32", "bfloat16" or "float16".
+        dtype: Of the weights: "float32" (which "auto" is too), "bfloat16" or "float16".
         revision: Branch, tag or commit of a model on the hub.
         offline: Look for a model of the hub in its cache on this machine alone.
 
@@ -83,6 +83,7 @@ def open_model(
         ModelError: It cannot be found or read, or is of a kind that cannot be run.
         ProgramError: A parameter is out of range.
     """
+    dtype = "float32" if dtype == "auto" else dtype
     if not isinstance(dtype, str) or dtype not in DTYPES:
         known = ", ".join(map(repr, DTYPES))
         raise ProgramError(f"dtype={quote(str(dtype))} is none of {known}: give one of these.")

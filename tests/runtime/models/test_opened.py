@@ -156,6 +156,7 @@ def test_a_file_is_in_memory_once_for_each_dtype(tmp_path):
     path = write_tiny_gguf(tmp_path / "m.gguf")
     first = open_model(path)
     assert open_model(path) is first
+    assert open_model(path, dtype="auto") is first
     assert open_model(path, dtype="float16") is not first
 
 
