@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy as copy_module
 import json
 import shutil
 import struct
@@ -14,9 +15,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
 
 from lmlang.errors import ModelError
+from lmlang.runtime.models.hf_config import hf_shape
 from lmlang.runtime.models.loader import load_folder
+from lmlang.runtime.shape import LayerKind, Rope
 from tests.runtime.models.families import save_family
 
 
@@ -373,3 +377,100 @@ def test_any_value_of_a_config_is_read_or_refused_and_nothing_else(
         load_folder(copy)
     except ModelError as error:
         assert str(copy) in str(error)  # noqa: PT017
+
+
+PUBLISHED = {
+    "llama 3.2": {
+        "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "head_dim": 64,
+        "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
+        "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                         "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+        "tie_word_embeddings": True, "vocab_size": 128256, "hidden_act": "silu",
+        "attention_bias": False, "mlp_bias": False, "pretraining_tp": 1,
+    },
+    "llama 2": {
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-05, "rope_scaling": None, "vocab_size": 32000, "hidden_act": "silu",
+    },
+    "mistral 0.1": {
+        "model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "max_position_embeddings": 32768, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+        "sliding_window": 4096, "vocab_size": 32000, "tie_word_embeddings": False,
+    },
+    "mistral 0.3": {
+        "model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "max_position_embeddings": 32768, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
+        "sliding_window": None, "vocab_size": 32768,
+    },
+    "qwen 2.5": {
+        "model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864,
+        "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
+        "max_position_embeddings": 32768, "max_window_layers": 21, "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": True,
+        "use_sliding_window": False, "vocab_size": 151936, "hidden_act": "silu",
+    },
+    "qwen 3": {
+        "model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072, "head_dim": 128,
+        "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "max_position_embeddings": 40960, "max_window_layers": 28, "rms_norm_eps": 1e-06,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+                         "original_max_position_embeddings": 32768},
+        "rope_theta": 1000000, "sliding_window": None, "use_sliding_window": False,
+        "tie_word_embeddings": True, "vocab_size": 151936, "attention_bias": False,
+    },
+    "smollm 3": {
+        "model_type": "smollm3", "hidden_size": 2048, "intermediate_size": 11008,
+        "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 4,
+        "max_position_embeddings": 65536, "rms_norm_eps": 1e-06, "rope_theta": 5000000.0,
+        "no_rope_layers": [1, 1, 1, 0] * 9, "no_rope_layer_interval": 4, "rope_scaling": None,
+        "layer_types": ["full_attention"] * 36, "sliding_window": None,
+        "use_sliding_window": False, "vocab_size": 128256,
+    },
+    "gemma 2": {
+        "model_type": "gemma2", "hidden_size": 2304, "intermediate_size": 9216, "head_dim": 256,
+        "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "max_position_embeddings": 8192, "rms_norm_eps": 1e-06, "rope_theta": 10000.0,
+        "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "sliding_window": 4096,
+        "query_pre_attn_scalar": 256, "hidden_act": "gelu_pytorch_tanh", "vocab_size": 256000,
+        "hidden_activation": "gelu_pytorch_tanh",
+    },
+    "gemma 3": {
+        "model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912,
+        "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1,
+        "head_dim": 256, "max_position_embeddings": 32768, "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000, "rope_local_base_freq": 10000, "sliding_window": 512,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        "sliding_window_pattern": 6, "query_pre_attn_scalar": 256, "vocab_size": 262144,
+        "attn_logit_softcapping": None, "final_logit_softcapping": None,
+        "hidden_activation": "gelu_pytorch_tanh",
+    },
+}  # fmt: skip
+"""Configs as they were published, in the older form of the format."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_an_old_config_means_what_transformers_makes_of_it(name: str) -> None:
+    old = PUBLISHED[name]
+    today = AutoConfig.for_model(**copy_module.deepcopy(old)).to_dict()
+    path = Path("config.json")
+    assert today["rope_parameters"]
+    assert hf_shape(path, old) == hf_shape(path, today)
+
+
+def test_published_windows_and_ropes() -> None:
+    def kinds(name: str) -> list[LayerKind]:
+        shape = hf_shape(Path("config.json"), PUBLISHED[name])
+        return [shape.kind(layer) for layer in range(shape.layers)]
+
+    assert {kind.window for kind in kinds("mistral 0.1")} == {4096}
+    assert {kind.window for name in ("mistral 0.3", "qwen 2.5") for kind in kinds(name)} == {0}
+    assert [kind.window for kind in kinds("gemma 2")] == [4096, 0] * 13
+    assert [kind.window for kind in kinds("gemma 3")[:7]] == [512] * 5 + [0, 512]
+    assert [kind.rope is None for kind in kinds("smollm 3")] == [False, False, False, True] * 9
+    whole = kinds("gemma 3")[5].rope
+    assert whole == Rope(1e6, "linear", 8.0)
+    assert kinds("gemma 3")[0].rope == Rope(1e4)
