@@ -20,9 +20,13 @@ from torch import Tensor
 from lmlang.kernels.forms import use_reference
 
 CAUSAL_STEP = 32
-"""Queries of one step of `causal_steps`: few, so that scores stay in the cache."""
+"""Queries of one causal step of `dense_steps`: few, so that scores stay in the cache."""
+SCORES_AT_ONCE = 1 << 21
+"""Scores of one step otherwise, so that memory is bounded."""
 Slots = Tensor | slice
 """Which slots of the pool, in order: an int64 tensor [L], or a slice where they lie together."""
+ALIGNED = 8
+"""Query heads of one kv head are filled up to multiples of this where bits must not vary."""
 
 
 def store_kv(k_pool: Tensor, v_pool: Tensor, slots: Slots, k: Tensor, v: Tensor) -> None:
@@ -97,11 +101,7 @@ def attend_causal(
     groups = q.shape[2] // k.shape[2]
     k = k.repeat_interleave(groups, dim=2).transpose(1, 2)
     v = v.repeat_interleave(groups, dim=2).transpose(1, 2)
-    q = q.transpose(1, 2)
-    if q.device.type == "cpu" and not use_reference() and (softcap or q.shape[2] > 2 * CAUSAL_STEP):
-        out, lse = causal_steps(q, k, v, scale, softcap)
-    else:
-        out, lse = _dense(q, k, v, scale, softcap, causal=True)
+    out, lse = _dense(q.transpose(1, 2), k, v, scale, softcap, causal=True)
     return out.transpose(1, 2), lse.transpose(1, 2)
 
 
@@ -140,6 +140,46 @@ def attend_decode(
     return out.reshape(rows, heads, size), lse.reshape(rows, heads)
 
 
+def attend_alone(
+    q: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    table: Tensor,
+    hidden: Tensor,
+    scale: float,
+    softcap: float = 0.0,
+) -> Tensor:
+    """As `attend_decode`, and a row gets the same bits whatever other rows there are.
+
+    Args:
+        q: [R, H, D].
+        k_pool: [S, Hkv, D].
+        v_pool: [S, Hkv, D].
+        table: int64 [R, L] slots, or [1, L] where all rows see the same.
+        hidden: float32 [R, L], 0 where a row sees the slot and -inf where not.
+        scale: Factor on q·kᵀ.
+        softcap: 0 for none.
+
+    Returns:
+        [R, H, D] in q's dtype.
+    """
+    rows, heads, size = q.shape
+    kv_heads = k_pool.shape[1]
+    groups = heads // kv_heads
+    # Filled up so that what a kernel works on is aligned alike in all rows: that decides its order.
+    folded = q.new_zeros(rows, kv_heads, -(-groups // ALIGNED) * ALIGNED, size)
+    folded[:, :, :groups] = q.view(rows, kv_heads, groups, size)
+    gathered = (len(table), table.shape[1], kv_heads, size)
+    k, v = (
+        pool.index_select(0, table.view(-1)).to(q.dtype).view(gathered).permute(0, 2, 1, 3)
+        for pool in (k_pool, v_pool)
+    )
+    shape = (rows, -1, -1, -1)
+    mask = hidden[:, None, None, :]
+    out, _ = _dense(folded, k.expand(shape), v.expand(shape), scale, softcap, mask=mask)
+    return out[:, :, :groups].reshape(rows, heads, size)
+
+
 def merge_states(
     out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -169,7 +209,9 @@ def _dense(
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention state over dense keys: q [B, h, n, D], k and v [B, h, L, D], mask [B, 1, ., L]."""
-    if q.device.type == "cpu" and not softcap and not use_reference():
+    if q.device.type == "cpu" and not use_reference():
+        if softcap or (causal and q.shape[2] > 2 * CAUSAL_STEP):
+            return dense_steps(q, k, v, scale, softcap, causal=causal, mask=mask)
         # torch's own fused CPU kernel: same result without the [n, L] scores in memory.
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, causal, attn_mask=mask, scale=scale
@@ -178,31 +220,45 @@ def _dense(
     return dense_reference(q, k, v, scale, softcap, causal=causal, mask=mask)
 
 
-def causal_steps(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float = 0.0
+def dense_steps(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    softcap: float = 0.0,
+    *,
+    causal: bool = False,
+    mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Causal attention a few queries at a time, each time over the keys up to the last of them.
+    """Attention a few queries at a time; causal ones over the keys up to the last of them.
 
-    What torch's fused kernel computes for a few hundred tokens, without the half of the scores
-    that nobody sees. Shapes and results as in `dense_reference` with ``causal``.
+    It takes softcaps, which torch's fused kernel does not; and for causal chunks of a few hundred
+    tokens it is faster, since it leaves out the half of the scores that nobody sees. Arguments
+    and results as in `dense_reference`.
     """
     rows, heads, n, size = q.shape
-    flat_q, flat_k, flat_v = (x.reshape(rows * heads, n, size) for x in (q, k, v))
-    flat_q, keys = flat_q.float().mul(scale), flat_k.float().transpose(1, 2)
-    future = torch.full((CAUSAL_STEP, CAUSAL_STEP), float("-inf"), device=q.device).triu_(1)
-    out = torch.empty((rows * heads, n, size), dtype=q.dtype, device=q.device)
-    lse = torch.empty((rows * heads, n), dtype=torch.float32, device=q.device)
-    for start in range(0, n, CAUSAL_STEP):
-        end = min(start + CAUSAL_STEP, n)
-        step = end - start
-        scores = torch.bmm(flat_q[:, start:end], keys[:, :, :end])
+    keys, flat = k.shape[2], rows * heads
+    step = CAUSAL_STEP if causal else max(1, SCORES_AT_ONCE // (flat * keys))
+    scaled = q.reshape(flat, n, size).float() * scale
+    k, v = k.reshape(flat, keys, size).float().transpose(1, 2), v.reshape(flat, keys, size)
+    future = torch.full((step, step), float("-inf"), device=q.device).triu_(1) if causal else None
+    out = torch.empty((flat, n, size), dtype=q.dtype, device=q.device)
+    lse = torch.empty((flat, n), dtype=torch.float32, device=q.device)
+    for start in range(0, n, step):
+        end = min(start + step, n)
+        seen = end if causal else keys
+        scores = torch.bmm(scaled[:, start:end], k[:, :, :seen])
         if softcap:
             scores.div_(softcap).tanh_().mul_(softcap)
-        scores[:, :, start:].add_(future[:step, :step])
+        if future is not None:
+            scores[:, :, start:].add_(future[: end - start, : end - start])
+        if mask is not None:
+            part = mask if mask.shape[2] == 1 else mask[:, :, start:end]
+            scores.view(rows, heads, end - start, seen).add_(part)
         weights = torch.softmax(scores, dim=-1)
-        # The largest weight is exp(largest score - lse), and no less than 1 / end.
+        # The largest weight is exp(largest score - lse), and no less than 1 / seen.
         lse[:, start:end] = scores.amax(-1) - weights.amax(-1).log()
-        out[:, start:end] = torch.bmm(weights.to(v.dtype), flat_v[:, :end])
+        out[:, start:end] = torch.bmm(weights.to(v.dtype), v[:, :seen])
     return out.view(rows, heads, n, size), lse.view(rows, heads, n)
 
 

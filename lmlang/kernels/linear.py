@@ -1,20 +1,34 @@
 """Products with a weight: laid out once for the CPU's matrix kernels, applied many times.
 
 Shapes: R rows · I inputs · O outputs.
+
+A matrix kernel adds up a row's products in an order that depends on how many rows there are. The
+row-invariant form cuts the rows into blocks of numbers of rows that were found to give the same
+bits, and fills up the last one:
+
+    11 rows in sizes 1, 2, 4, 8, ...     ████████ ███░       ░ zeros
 """
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from functools import cache
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from lmlang.kernels.forms import use_reference
+from lmlang.kernels.forms import is_row_invariant, use_reference
 
 ROWS_HINT = 64
 """Rows for which the layout is chosen; it serves fewer and more rows as well."""
+BLOCK = 8
+"""Rows whose product defines the bits of the row-invariant form."""
+BLOCKS = (1, 2, 4, BLOCK, 16, 32, 64)
+"""Rows that are tried for the same bits."""
+_sizes_of: MutableMapping[Tensor, tuple[int, ...]] = WeakTensorKeyDictionary()
+"""Of each weight that has been used so: what `_agreeing` found."""
 
 
 def pack_weight(weight: Tensor) -> Tensor:
@@ -40,11 +54,61 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         [R, O].
     """
-    if weight.is_mkldnn and len(x):
-        return _product(x, weight, bias)
-    if weight.is_mkldnn:
+    if not len(x):
         return x.new_empty(0, weight.shape[0])
+    return _in_blocks(x, weight, bias) if is_row_invariant() else _applied(x, weight, bias)
+
+
+def _applied(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The product as fast as it goes, for at least one row."""
+    if weight.is_mkldnn:
+        return _product(x, weight, bias)
     return F.linear(x, weight, bias)
+
+
+def _in_blocks(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The row-invariant form: every row is computed in a block of an agreeing size."""
+    sizes = _sizes_of.get(weight)
+    if sizes is None:
+        sizes = _sizes_of[weight] = _agreeing(weight)
+    out = x.new_empty(len(x), weight.shape[0])
+    done = 0
+    while done < len(x):
+        left = len(x) - done
+        enough = [size for size in sizes if size >= left]
+        # Few rows cost what the weight's memory costs: better one block too large than two.
+        small = left <= BLOCK and enough
+        size = enough[0] if small else max(size for size in sizes if size <= left)
+        # New memory, aligned as all new memory is: some kernels mind.
+        block = x.new_zeros(size, x.shape[1])
+        block[:left] = x[done : done + size]
+        out[done : done + size] = _applied(block, weight)[:left]
+        done += size
+    return out if bias is None else out.add_(bias)
+
+
+def _agreeing(weight: Tensor) -> tuple[int, ...]:
+    """Which `BLOCKS` give every row the bits that a block of `BLOCK` rows gives it.
+
+    A sum of many products hardly ever has the same bits in two orders: where all outputs of a
+    block of random rows agree, the order is the same. Rounding to less than float32 hides most
+    differences, so there it is `BLOCK` only.
+    """
+    generator = torch.Generator(weight.device).manual_seed(0)
+    shape = (BLOCKS[-1], weight.shape[1])
+    x = torch.randn(shape, generator=generator, device=weight.device).to(weight.dtype)
+
+    def cut(rows: Tensor, size: int) -> Tensor:
+        return torch.cat([_applied(block.clone(), weight) for block in torch.split(rows, size)])
+
+    wanted = cut(x, BLOCK)
+    moved = cut(x.roll(3, 0), BLOCK).roll(-3, 0)
+    if not torch.equal(wanted, moved):  # the place in a block matters: no block, then
+        return (1,)
+    if weight.dtype != torch.float32:
+        return (BLOCK,)
+    tried = {size: max(size, 2 * BLOCK) for size in BLOCKS}
+    return tuple(n for n, rows in tried.items() if torch.equal(cut(x[:rows], n), wanted[:rows]))
 
 
 def _packed(weight: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lmlang.runtime.attention import AttentionPlan, RowSlots, plan_attention
 from lmlang.runtime.cache.radix import IntArray
+from lmlang.runtime.exact_attention import ExactPlan, plan_exact
 from lmlang.runtime.scheduler import Plan
 from lmlang.runtime.sequence import PieceTask, Sequence
 
@@ -45,7 +46,7 @@ class Batch:
 
     input_ids: Tensor
     positions: Tensor
-    attention: AttentionPlan
+    attention: AttentionPlan | ExactPlan
     logits_at: Tensor
     logit_rows: tuple[LogitRows, ...]
 
@@ -74,7 +75,9 @@ def _row_slots(
     return made
 
 
-def build_batch(plan: Plan, device: torch.device, windows: tuple[int, ...] = (0,)) -> Batch:
+def build_batch(
+    plan: Plan, device: torch.device, windows: tuple[int, ...] = (0,), *, exact: bool = False
+) -> Batch:
     """The tensors of a plan that is not empty, for layers of these windows."""
     ids, positions, slots, logits_at = [], [], [], []
     logit_rows: list[LogitRows] = []
@@ -102,7 +105,7 @@ def build_batch(plan: Plan, device: torch.device, windows: tuple[int, ...] = (0,
     return Batch(
         tensor(ids),
         tensor(positions),
-        plan_attention(slots, device, windows),
+        (plan_exact if exact else plan_attention)(slots, device, windows),
         tensor(logits_at),
         tuple(logit_rows),
     )

@@ -149,7 +149,12 @@ class Runtime:
             share=config.radix_cache and config.in_batch_sharing,
             drafter=Drafter(cache.tree) if config.speculative else None,
         )
-        self._engine = Engine(EngineLoop(ModelRunner(model, pool), cache, scheduler, host))
+        runner = ModelRunner(model, pool, deterministic=config.deterministic)
+        self._engine = Engine(
+            EngineLoop(runner, cache, scheduler, host),
+            heartbeat=config.heartbeat,
+            max_queued=config.max_queued,
+        )
         # Not a bound method of self: the finalizer must not keep the Runtime alive.
         self._finalizer = weakref.finalize(self, self._engine.stop)
 

@@ -91,7 +91,12 @@ class EngineLoop:
         deliveries: list[Delivery] = []
         try:
             self._copy()
-            batch = build_batch(plan, self.runner.pool.k.device, self.runner.windows)
+            batch = build_batch(
+                plan,
+                self.runner.pool.k.device,
+                self.runner.windows,
+                exact=self.runner.deterministic,
+            )
             started = time.perf_counter()
             logits = self.runner.run(batch)
             self.counters.forward_seconds += time.perf_counter() - started

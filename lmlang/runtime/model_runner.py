@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 
+from lmlang.kernels.forms import row_invariant
 from lmlang.runtime.attention import run_attention
 from lmlang.runtime.batch import Batch
 from lmlang.runtime.cache.pool import KVPool
+from lmlang.runtime.exact_attention import ExactPlan, run_exact
 from lmlang.runtime.models.llama import CausalLM
 
 
 class ModelRunner:
-    """A model and the pool that its keys and values live in; the engine thread's own."""
+    """A model and the pool that its keys and values live in; the engine thread's own.
 
-    def __init__(self, model: CausalLM, pool: KVPool) -> None:
+    Args:
+        model: Computed with.
+        pool: Of keys and values.
+        deterministic: Whether a position's bits may depend on nothing but its text; batches must
+            then be built ``exact``.
+    """
+
+    def __init__(self, model: CausalLM, pool: KVPool, *, deterministic: bool = False) -> None:
         self.model = model
         self.pool = pool
+        self.deterministic = deterministic
         self.windows = model.shape.windows
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> Tensor:
         """Store the batch's K and V and return logits float32 [K, V] for ``batch.logits_at``."""
-        shape = self.model.shape
+        shape, plan = self.model.shape, batch.attention
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return run_attention(
-                batch.attention, q, k, v, self.pool.k[layer], self.pool.v[layer],
-                scale=shape.score_scale, window=shape.kind(layer).window, softcap=shape.softcap,
-            )  # fmt: skip
+            own = (q, k, v, self.pool.k[layer], self.pool.v[layer])
+            scale, window, cap = shape.score_scale, shape.kind(layer).window, shape.softcap
+            if isinstance(plan, ExactPlan):
+                return run_exact(plan, *own, scale=scale, window=window, softcap=cap)
+            return run_attention(plan, *own, scale=scale, window=window, softcap=cap)
 
-        hidden = self.model.hidden(batch.input_ids, batch.positions, attend)
-        return self.model.logits(hidden[batch.logits_at])
+        with row_invariant() if self.deterministic else nullcontext():
+            hidden = self.model.hidden(batch.input_ids, batch.positions, attend)
+            return self.model.logits(hidden[batch.logits_at])
