@@ -120,6 +120,7 @@ def hf_shape(path: Path, config: Mapping[str, Any]) -> ModelShape:
     heads = check_size("heads", said.get("num_attention_heads", int))
     hidden = check_size("hidden", said.get("hidden_size", int))
     bias = family.may_have_bias and said.get("attention_bias", bool, False)
+    softcap, logit_softcap = _softcaps(said, name, family)
     return ModelShape(
         layers=layers,
         heads=heads,
@@ -139,10 +140,8 @@ def hf_shape(path: Path, config: Mapping[str, Any]) -> ModelShape:
         post_norms=family.gemma,
         query_scale=_query_scale(said) if family.gemma else None,
         embed_scale=math.sqrt(hidden) if family.gemma else 1.0,
-        softcap=_softcap(said, name),
-        logit_softcap=_cap(said, "final_logit_softcapping", 30.0 if name == "gemma2" else 0.0)
-        if family.gemma
-        else 0.0,
+        softcap=softcap,
+        logit_softcap=logit_softcap,
     )
 
 
@@ -158,12 +157,14 @@ def _query_scale(said: Metadata) -> float:
     return 1.0 / math.sqrt(said.positive("query_pre_attn_scalar", 256.0))
 
 
-def _softcap(said: Metadata, name: str) -> float:
+def _softcaps(said: Metadata, name: str, family: Family) -> tuple[float, float]:
+    """Of attention scores and of logits."""
     if name == "gemma2":
-        return _cap(said, "attn_logit_softcapping", 50.0)
+        scores = _cap(said, "attn_logit_softcapping", 50.0)
+        return scores, _cap(said, "final_logit_softcapping", 30.0)
     if said.has("attn_logit_softcapping"):
         raise said.refuse("'attn_logit_softcapping'")
-    return 0.0
+    return 0.0, _cap(said, "final_logit_softcapping", 0.0) if family.gemma else 0.0
 
 
 def _cap(said: Metadata, key: str, default: float) -> float:
