@@ -36,7 +36,7 @@ AS_IT_IS: Mapping[str, tuple[object, ...]] = {
     "tp_size": (1,),
     "dp_size": (1,),
     "pp_size": (1,),
-    "load_format": ("auto", "gguf"),
+    "load_format": ("auto", "gguf", "safetensors"),
     "kv_cache_dtype": ("auto",),
     "page_size": (1,),
     "skip_tokenizer_init": (False,),

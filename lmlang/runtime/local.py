@@ -104,7 +104,9 @@ class Runtime:
         }
         given = {name: value for name, value in named.items() if value is not None}
         config = RuntimeConfig.of(given | others)
-        opened = open_model(config.model)
+        opened = open_model(
+            config.model, dtype=config.dtype, revision=config.revision, offline=config.offline
+        )
         if config.chat_template is not None:
             opened = opened.with_template(config.chat_template)
         self._start(opened, config)

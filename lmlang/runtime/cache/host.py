@@ -35,11 +35,11 @@ class HostTier:
         self.allocator = SlotAllocator(slots)
         self.tree = RadixCache()
 
-    def after(self, match: Match, tokens: IntArray, limit: int, namespace: str) -> IntArray:
-        """The host slots of what follows a match in ``tokens[:limit]``; may be empty."""
+    def beyond(self, match: Match, tokens: IntArray, limit: int, namespace: str) -> Match | None:
+        """What is held of ``tokens[:limit]``, where that is more than a match; else None."""
         if self.tree.probe(tokens, limit, namespace) <= match.length:
-            return tokens[:0]
-        return self.tree.match(tokens, limit, namespace).slots[match.length :]
+            return None
+        return self.tree.match(tokens, limit, namespace)
 
     def save(self, leaf: Node) -> list[Copy]:
         """Take in the path to a leaf before it loses tokens; nothing where that has no room."""

@@ -13,6 +13,8 @@ the tree evicts; what has to be copied is noted, in order, for whoever moves the
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +22,6 @@ import numpy as np
 from lmlang.runtime.cache.host import Copy, HostTier
 from lmlang.runtime.cache.radix import IntArray, Mark, Match, Node, RadixCache
 from lmlang.runtime.cache.slots import SlotAllocator
-
-_EMPTY: IntArray = np.empty(0, dtype=np.int64)
 
 
 class Lease:
@@ -47,17 +47,17 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is cached of a prompt: in the tree, and behind that in the host tier."""
+    """What is cached of a prompt: in the tree, and more of it in the host tier."""
 
     match: Match
     tokens: IntArray
     namespace: str
-    host: IntArray
+    host: Match | None
 
     @property
     def length(self) -> int:
         """Tokens that need not be computed."""
-        return self.match.length + len(self.host)
+        return self.match.length if self.host is None else self.host.length
 
 
 class CacheManager:
@@ -99,7 +99,9 @@ class CacheManager:
     def match(self, tokens: IntArray, limit: int, namespace: str = "") -> Found:
         """The longest cached prefix of ``tokens[:limit]``; to be leased before the tree changes."""
         match = self.tree.match(tokens, limit, namespace)
-        host = _EMPTY if self.host is None else self.host.after(match, tokens, limit, namespace)
+        host = None
+        if self.host is not None:
+            host = self.host.beyond(match, tokens, limit, namespace)
         return Found(match, tokens, namespace, host)
 
     def lease(self, found: Found, capacity: int, spare: int = 0) -> Lease | None:
@@ -115,17 +117,19 @@ class CacheManager:
         # The match becomes the lease's: from here on it cannot be evicted.
         node, length = found.match.node, found.match.length
         self.tree.lock(node)
-        slots = self._take(capacity - length, spare)
+        with self._holding(found.host):
+            slots = self._take(capacity - length, spare)
         if slots is None:
             self.tree.unlock(node)
             return None
         lease = Lease(node, np.concatenate([found.match.slots, slots]), length, found.namespace)
         self._leases.add(lease)
-        if len(found.host):
+        if found.host is not None:
             # Copies are done in order: what later takes a place on either side is written later.
-            self._copies.append(Copy(found.host, lease.table[length : found.length], to_host=False))
+            back = found.host.slots[length:]
+            self._copies.append(Copy(back, lease.table[length : found.length], to_host=False))
             self.commit(lease, found.tokens[: found.length])
-            lease.matched, lease.loaded = found.length, len(found.host)
+            lease.matched, lease.loaded = found.length, len(back)
         return lease
 
     def grow(self, lease: Lease, count: int) -> bool:
@@ -219,6 +223,16 @@ class CacheManager:
             self.evicted_tokens += len(evicted)
             self.allocator.give(evicted)
         return self.allocator.take(count, after)
+
+    @contextlib.contextmanager
+    def _holding(self, host: Match | None) -> Iterator[None]:
+        """Keep a match of the host tier there while eviction sends it more."""
+        if self.host is None or host is None:
+            yield
+            return
+        self.host.tree.lock(host.node)
+        yield
+        self.host.tree.unlock(host.node)
 
     def _leaving(self, leaf: Node) -> None:
         """Have the host tier keep what a leaf is about to lose."""

@@ -295,9 +295,9 @@ class RadixCache:
 
     def _offer(self, node: Node) -> None:
         """Note that a node may be a leaf that can go, or a root without a tree."""
-        if isinstance(node, Root) and not (node.children or node.locks or node.marks):
-            if self.roots.get(node.namespace) is node:
-                del self.roots[node.namespace]
+        empty = not (node.children or node.locks or node.marks)
+        if isinstance(node, Root) and empty and self.roots.get(node.namespace) is node:
+            del self.roots[node.namespace]
         if not _can_go(node):
             return
         self._pushed += 1
