@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import signal
 import threading
-import weakref
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import pytest
 import torch
 
-from lmlang.errors import BackendError, LMLangError, ModelError, QueueFull
+from lmlang.errors import BackendError, LMLangError, ModelError
 from lmlang.protocol import Generation, Prompt, ScoreRequest, Text
 from lmlang.runtime.engine import Engine
 from lmlang.runtime.local import Runtime
 from lmlang.runtime.loop import EngineLoop
-from lmlang.runtime.waiting_room import WaitingRoom
 from tests.runtime.test_engine import MODEL, TEMPLATE, TOKENIZER, StepCounter, expected, request
 
 
@@ -40,17 +35,15 @@ def held() -> Iterator[Held]:
     held.go_on.set()
 
 
-def runtime(
-    model: StepCounter, kind: Callable[..., Engine] = Engine, slots: int = 900, **options: float
-) -> Runtime:
-    """A runtime over a model, whose engine is made with these options."""
-    rt = Runtime.over(model, TOKENIZER, TEMPLATE, kv_tokens=slots)  # type: ignore[arg-type]
-    loop = rt._engine._loop
-    rt._engine.stop()
-    rt._engine = kind(loop, **options)
-    rt._finalizer.detach()
-    rt._finalizer = weakref.finalize(rt, rt._engine.stop)
-    return rt
+def runtime(model: StepCounter, **options: object) -> Runtime:
+    return Runtime.over(model, TOKENIZER, TEMPLATE, **({"kv_tokens": 900} | options))  # type: ignore[arg-type]
+
+
+def stall(rt: Runtime) -> None:
+    """Let the heartbeat of an engine that is held be over soon."""
+    with rt._engine._door:
+        rt._engine._heartbeat = 0.05
+        rt._engine._door.notify_all()
 
 
 def in_thread(work: Callable[[], object]) -> Callable[[], object]:
@@ -94,22 +87,28 @@ def test_a_stall_fails_every_waiter_within_the_heartbeat_and_late_answers_are_ig
     held: Held,
 ) -> None:
     model = StepCounter(MODEL)
-    rt = runtime(model, heartbeat=0.2, max_queued=3)
-    thread = rt._engine._thread
+    rt = runtime(model, max_queued=3)
+    engine = rt._engine
     model.at(2, held)
     running = rt.generate(request("hello", max_tokens=4, ignore_eos=True))
     assert held.inside.wait(60)
     waiting = [rt.generate(request("and", n, max_tokens=9)) for n in range(2)]
     scores = rt.score(ScoreRequest(Prompt.of(Text("the ")), ("hello and", "and the")))
+    called = in_thread(rt.stats)
+    until(lambda: len(engine._answers) == 5)
     at_the_door = in_thread(lambda: failure(rt.generate(request("the "))))
-    called, closed = in_thread(rt.stats), in_thread(rt.close)
+    until(lambda: engine._room._turns)
+    closed = in_thread(rt.close)
+    until(lambda: engine._closed)
+    stall(rt)
     told = [failure(generation) for generation in (running, *waiting)]
-    told += [scores.exception(60), at_the_door(), called()]  # type: ignore[list-item]
+    told += [scores.exception(60), called()]  # type: ignore[list-item]
     for error in told:
         assert isinstance(error, BackendError)
-    for error in (*told[:3], told[3], told[5]):
-        assert "no sign of life for 0.2 s (heartbeat=0.2)" in str(error)
+        assert "no sign of life for 0.05 s (heartbeat=0.05)" in str(error)
+    assert isinstance(at_the_door(), BackendError)
     assert closed() is None  # while the thread is still stuck
+    thread = engine._thread
     assert thread.is_alive()
     for late in (failure(rt.generate(request("hello"))), in_thread(rt.stats)()):
         assert isinstance(late, BackendError)
@@ -124,9 +123,12 @@ def test_a_stall_fails_every_waiter_within_the_heartbeat_and_late_answers_are_ig
 
 def test_a_stall_is_named_to_those_who_come_later(held: Held) -> None:
     model = StepCounter(MODEL)
-    rt = runtime(model, heartbeat=0.1)
+    rt = runtime(model)
     model.at(0, held)
-    failure(rt.generate(request("hello")))
+    generation = rt.generate(request("hello"))
+    assert held.inside.wait(60)
+    stall(rt)
+    assert "no sign of life" in str(failure(generation))
     for _ in range(2):
         assert "no sign of life" in str(failure(rt.generate(request("hello"))))
     with pytest.raises(BackendError, match="no sign of life"):
@@ -219,7 +221,9 @@ class Gone(Engine):
 
 
 def test_a_thread_that_is_gone_without_a_word_is_noticed() -> None:
-    rt = runtime(StepCounter(MODEL), Gone, heartbeat=0.2)
+    rt = runtime(StepCounter(MODEL))
+    rt._engine.stop()
+    rt._engine = Gone(rt._engine._loop, heartbeat=0.05)
     rt._engine._thread.join(60)
     assert "stuck or gone" in str(failure(rt.generate(request("hello"))))
     with pytest.raises(BackendError, match="stuck or gone"):
@@ -229,167 +233,15 @@ def test_a_thread_that_is_gone_without_a_word_is_noticed() -> None:
 
 def test_a_callback_that_ends_its_thread_keeps_nobody_from_being_told(held: Held) -> None:
     model = StepCounter(MODEL)
-    rt = runtime(model, heartbeat=0.2)
+    rt = runtime(model)
     model.at(0, held)
     generations = [rt.generate(request("hello", n)) for n in range(3)]
     generations[0].add_done_callback(dies(SystemExit()))
+    assert held.inside.wait(60)
+    stall(rt)
     for generation in generations:
         assert isinstance(failure(generation), BackendError)
     rt.close()
-
-
-# ---------------------------------------------------------------------- back-pressure
-
-
-def test_few_may_wait_and_all_are_served_in_the_order_of_their_thread() -> None:
-    model = StepCounter(MODEL)
-    with runtime(model, max_queued=4) as rt:
-        loop, most, arrived = rt._engine._loop, [0], list[int]()
-        add, hidden = loop.add, model.hidden
-
-        def noting(sequence: object) -> None:
-            arrived.append(sequence.task.request.draw_key)  # type: ignore[attr-defined]
-            add(sequence)  # type: ignore[arg-type]
-
-        def counting(*arguments: object) -> torch.Tensor:
-            most.append(len(loop.scheduler.waiting))
-            return hidden(*arguments)
-
-        rt._engine.call(lambda loop: setattr(loop, "add", noting))
-        model.hidden = counting  # type: ignore[method-assign]
-
-        def ask(thread: int) -> list[Generation]:
-            return [rt.generate(request("the ", n, max_tokens=2, ignore_eos=True))
-                    for n in range(thread, 300, 8)]  # fmt: skip
-
-        for wait in [in_thread(partial(ask, thread)) for thread in range(8)]:
-            generations = wait()
-            assert isinstance(generations, list)
-            for generation in generations:
-                assert len(generation.result(timeout=60).ids) == 2
-        assert max(most) <= 4
-        assert sorted(arrived) == list(range(300))
-        for thread in range(8):
-            assert [n for n in arrived if n % 8 == thread] == list(range(thread, 300, 8))
-
-
-def test_whoever_waits_for_a_place_gets_it_from_a_cancelled_one(held: Held) -> None:
-    model = StepCounter(MODEL)
-    with runtime(model, max_queued=1) as rt:
-        rt._engine.call(lambda loop: setattr(loop.scheduler, "max_running", 1))
-        model.at(0, held)
-        running = rt.generate(request("hello", max_tokens=300, ignore_eos=True))
-        assert held.inside.wait(60)
-        queued = rt.generate(request("and", 1))
-        last = in_thread(lambda: rt.generate(request("the ", 2, max_tokens=3)))
-        until(lambda: rt._engine._room._turns)
-        queued.cancel()
-        held.go_on.set()
-        taken = last()
-        assert isinstance(taken, Generation)
-        assert not running.done()
-        running.cancel()
-        assert list(taken.result(timeout=60).ids) == expected(request("the ", 2, max_tokens=3))
-
-
-def test_the_engines_own_thread_never_waits_for_a_place(held: Held) -> None:
-    model = StepCounter(MODEL)
-    with runtime(model, max_queued=1) as rt:
-        rt._engine.call(lambda loop: setattr(loop.scheduler, "max_running", 1))
-        model.at(0, held)
-        first = rt.generate(request("hello", max_tokens=1))
-        assert held.inside.wait(60)
-        more: list[Generation] = []
-        ask = lambda n: more.append(rt.generate(request("the ", n, max_tokens=2)))  # noqa: E731
-        first.add_done_callback(lambda _: [ask(n) for n in range(3)])
-        queued = rt.generate(request("and", max_tokens=1))
-        held.go_on.set()
-        for generation in (first, queued, *more):
-            generation.result(timeout=60)
-        assert len(more) == 3
-
-
-def test_a_full_engine_refuses_whom_does_not_wait_with_both_numbers(held: Held) -> None:
-    model = StepCounter(MODEL)
-    with runtime(model, max_queued=2) as rt:
-        model.at(0, held)
-        running = [rt.generate(request("hello", max_tokens=1))]
-        assert held.inside.wait(60)
-        running += [rt.generate(request("hello", n, max_tokens=1)) for n in range(2)]
-        submit = rt._engine.submit
-        rt._engine.submit = partial(submit, wait=False)  # type: ignore[method-assign]
-        error = failure(rt.generate(request("and")))
-        assert isinstance(error, QueueFull)
-        assert "2 requests wait to run, and max_queued is 2" in str(error)
-        held.go_on.set()
-        for generation in running:
-            generation.result(timeout=60)
-        rt.stats()
-        assert rt.generate(request("and", max_tokens=1)).result(timeout=60).ids
-
-
-def test_the_end_of_the_engine_reaches_those_at_the_door(held: Held) -> None:
-    model = StepCounter(MODEL)
-    rt = runtime(model, max_queued=1)
-    model.at(0, held)
-    rt.generate(request("hello"))
-    assert held.inside.wait(60)
-    rt.generate(request("hello", 1))
-    at_the_door = [in_thread(lambda: rt.generate(request("hello", 2))) for _ in range(3)]
-    until(lambda: len(rt._engine._room._turns) == 3)
-    closing = in_thread(rt.close)
-    until(lambda: rt._engine._closed)
-    held.go_on.set()
-    closing()
-    for wait in at_the_door:
-        generation = wait()
-        assert isinstance(generation, Generation)
-        assert "closed" in str(failure(generation))
-
-
-def test_places_go_to_the_first_to_come() -> None:
-    room, order = WaitingRoom(1), list[int]()
-    assert room.enter() is None
-    room.arrive()
-
-    def enter(number: int) -> None:
-        assert room.enter() is None
-        order.append(number)
-
-    waits = []
-    for number in range(5):
-        waits.append(in_thread(partial(enter, number)))
-        until(lambda number=number: len(room._turns) == number + 1)
-    refused = room.enter(wait=False)
-    assert isinstance(refused, QueueFull)
-    for number, wait in enumerate(waits):
-        room.update(0)
-        assert wait() is None
-        assert order == list(range(number + 1))
-        room.arrive()
-
-
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
-def test_ctrl_c_ends_the_wait_for_a_place() -> None:
-    room = WaitingRoom(1)
-    assert room.enter() is None
-    room.arrive()
-    main = threading.get_ident()
-
-    def interrupt() -> None:
-        until(lambda: room._turns)
-        signal.pthread_kill(main, signal.SIGINT)
-
-    interrupting = in_thread(interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        room.enter()
-    assert interrupting() is None
-    assert not room._turns
-    room.update(0)
-    assert room.enter(wait=False) is None
-
-
-# ---------------------------------------------------------------------- memory
 
 
 def starved(kind: str) -> Callable[[], None]:
@@ -428,12 +280,3 @@ def test_another_failure_of_a_step_is_not_called_a_shortage() -> None:
     with runtime(model) as rt:
         model.at(0, dies(ValueError("a bad shape")))
         assert "failed: ValueError: a bad shape" in str(failure(rt.generate(request("hello"))))
-
-
-def test_after_a_fork_nobody_waits_at_the_door() -> None:
-    assert os.getpid()  # the door of a parent's engine is refused by its process id
-    rt = runtime(StepCounter(MODEL))
-    rt._engine._process += 1
-    assert "os.fork" in str(failure(rt.generate(request("hello"))))
-    rt._engine._process -= 1
-    rt.close()
