@@ -41,6 +41,7 @@ RUN_KEYWORDS = (
     "use_thread",
     "deadline",
     "max_program_tokens",
+    "priority",
     "num_api_spec_tokens",
 )
 """Keywords of a run. use_thread and num_api_spec_tokens are accepted for SGLang's sake: no
@@ -185,6 +186,7 @@ class RunOptions:
         stream: Return at once, before the program has ended.
         deadline: Seconds until it is cancelled.
         max_program_tokens: Generated tokens of all its generations together.
+        priority: The higher, the sooner, where the runtime's policy asks for it.
     """
 
     gen: GenDefaults = field(default_factory=GenDefaults)
@@ -193,6 +195,7 @@ class RunOptions:
     stream: bool = False
     deadline: float | None = None
     max_program_tokens: int | None = None
+    priority: int = 0
 
     @classmethod
     def of(cls, given: Given) -> RunOptions:
@@ -229,6 +232,7 @@ class RunOptions:
             max_program_tokens=_optional(
                 asked.get("max_program_tokens"), "max_program_tokens", 1, 2**53
             ),
+            priority=limits.integer("priority", asked.get("priority", 0), -(2**31), 2**31 - 1),
         )
 
 

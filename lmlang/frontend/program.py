@@ -100,7 +100,7 @@ class Function(Generic[P, R]):
             **kwargs: The program's own, and the run's: max_new_tokens=128, temperature=1.0,
                 top_p=1.0, top_k=-1, min_p=0.0, stop=(), ignore_eos=False, seed=None (a fresh
                 one), backend=None (the one in use), stream=False, deadline=None (seconds),
-                max_program_tokens=None (generated ones). A parameter of the program of the same
+                max_program_tokens=None (generated ones), priority=0. A parameter of the program of the same
                 name wins; the run's is then set with `options`.
 
         At its deadline an ``async def`` body is cancelled; a plain one that is in code of its own,
@@ -369,7 +369,8 @@ class Function(Generic[P, R]):
         seed: int,
         row_key: bytes,
     ) -> Call:
-        run = Run(self.__name__, backend, options.gen, seed, row_key, options.max_program_tokens)
+        most, priority = options.max_program_tokens, options.priority
+        run = Run(self.__name__, backend, options.gen, seed, row_key, most, priority)
         run.recording = ir.Recording(self.__name__, self._parameters)
         return Call(run, self._whole_body(), bound.args, bound.kwargs, options.deadline)
 

@@ -78,7 +78,7 @@ def start(run: Run, prompt: Prompt, operation: Operation) -> Handle | Answer:
         prompt,
         node.choices,
         bool(node.ends_turn),
-        Tag(run.id, operation.path),
+        Tag(run.id, operation.path, run.priority),
         unconditional=selection.needs_unconditional(method),
     )
     scoring: object = run.backend.score(asking)
@@ -182,7 +182,7 @@ def _requests(run: Run, prompt: Prompt, operation: Operation, node: ir.Gen) -> l
     report = _report(run, node)
     params = _merged(run.gen.params, _OWN_SAMPLING(node))
     params = run.within_budget(operation.path, params)
-    tag = Tag(run.id, operation.path)
+    tag = Tag(run.id, operation.path, run.priority)
     return [
         Request(
             prompt,

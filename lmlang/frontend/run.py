@@ -204,6 +204,7 @@ class Run:
         seed: int,
         row_key: bytes,
         max_program_tokens: int | None = None,
+        priority: int = 0,
     ) -> None:
         self.name = name
         self.backend = backend
@@ -211,6 +212,7 @@ class Run:
         self.seed = seed
         self.row_key = row_key
         self.max_program_tokens = max_program_tokens
+        self.priority = priority
         self.id = secrets.token_hex(8)
         self.recording = ir.Recording(name)
         self.changed = threading.Condition(threading.Lock())
