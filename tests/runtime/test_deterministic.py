@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from lmlang.runtime.batch import Batch
 from lmlang.runtime.cache.pool import KVPool
 from lmlang.runtime.exact_attention import ExactPlan, plan_exact
 from lmlang.runtime.local import Runtime
+from lmlang.runtime.loop import EngineLoop
 from lmlang.runtime.model_runner import ModelRunner
 from lmlang.runtime.models.llama import CausalLM, LlamaModel
 from lmlang.runtime.models.opened import open_model
@@ -210,13 +213,26 @@ def ask(rt: Runtime, number: int, tokens: int = 10) -> Any:
     return rt.generate(Request(prompt, params, number, top_logprobs=3))
 
 
+def retract_often(loop: EngineLoop) -> None:
+    """Have a running sequence lose its slots before every third step."""
+    step, number = loop.step, itertools.count()
+
+    def retracting(planned: Callable[[int], None]) -> None:
+        running = loop.scheduler.running
+        if next(number) % 3 == 2 and running:
+            loop.scheduler.retract(running[-1])
+        step(planned)
+
+    loop.step = retracting  # type: ignore[method-assign]
+
+
 def facts(output: Output) -> tuple[Any, ...]:
     return output.ids, output.logprobs, output.top_logprobs
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"max_batch_tokens": 7}, {"max_running": 3}, {"kv_tokens": 130}, {"radix_cache": False},
+    [{"max_batch_tokens": 7}, {"max_running": 3}, {"kv_tokens": 90}, {"radix_cache": False},
      {"policy": "fcfs", "in_batch_sharing": False}, {"speculative": "ngram"}],
     ids=str,
 )  # fmt: skip
@@ -235,6 +251,8 @@ def test_outputs_and_log_probabilities_are_exactly_equal_in_every_state_of_the_e
     with Runtime.over(
         MODEL, TOKENIZER, TEMPLATE, **({"kv_tokens": 600, "deterministic": True} | options)
     ) as rt:
+        if "max_running" in options:
+            rt._engine.call(retract_often)
         for _ in range(2):  # cold, then cached
             generations = [ask(rt, number) for number in numbers]
             scored = rt.score(asked)
@@ -242,6 +260,7 @@ def test_outputs_and_log_probabilities_are_exactly_equal_in_every_state_of_the_e
                 assert facts(generation.result(timeout=60)) == wanted[number]
             assert scored.result(timeout=60).choices == scores.choices
         rt.check()
+        assert (rt.stats().retractions > 0) == ("max_running" in options)
 
 
 def test_bfloat16_is_exact_too() -> None:
