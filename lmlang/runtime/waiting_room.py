@@ -50,20 +50,20 @@ class WaitingRoom:
         Returns:
             None with a place, or why there is none.
         """
-        with self._lock:
-            if self._closed is not None:
-                return self._closed
-            if beyond or (not self._turns and self._taken < self.size):
-                self._entering += 1
-                return None
-            if not wait:
-                return QueueFull(
-                    f"{self._taken:,} requests wait to run, and max_queued is {self.size:,}: "
-                    "try again later, or make the Runtime with a larger max_queued."
-                )
-            turn = _Turn()
-            self._turns.append(turn)
+        turn = _Turn()
         try:
+            with self._lock:
+                if self._closed is not None:
+                    return self._closed
+                if beyond or (not self._turns and self._taken < self.size):
+                    self._entering += 1
+                    return None
+                if not wait:
+                    return QueueFull(
+                        f"{self._taken:,} requests wait to run, and max_queued is {self.size:,}: "
+                        "try again later, or make the Runtime with a larger max_queued."
+                    )
+                self._turns.append(turn)
             turn.called.wait()
         except BaseException:  # Ctrl-C: the place goes to the next
             with self._lock:
