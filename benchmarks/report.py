@@ -27,7 +27,8 @@ from lmlang.runtime.models.fetch import find_embedded_model
 A = TypeVar("A")
 
 OURS = "lmlang float32"
-"""The subject that the others are compared with."""
+OURS_BFLOAT16 = "lmlang bfloat16"
+"""The subjects that the others are compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +110,12 @@ def interleaved(
     }
 
 
-def ratios(measured: Mapping[str, Measured[A]]) -> dict[str, float]:
-    """By subject: how many times as fast as it ours is."""
-    ours = measured[OURS].median
-    return {name: subject.median / ours for name, subject in measured.items()}
+def ratios(measured: Mapping[str, Measured[A]], ours: str = OURS) -> dict[str, float]:
+    """By subject: how many times as fast as it ours is; empty where ours was not measured."""
+    if ours not in measured:
+        return {}
+    unit = measured[ours].median
+    return {name: subject.median / unit for name, subject in measured.items()}
 
 
 def require(equal: bool, what: str) -> None:
