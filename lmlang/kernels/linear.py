@@ -11,7 +11,8 @@ bits, and fills up the last one:
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from collections.abc import Sequence as Seq
 from functools import cache
 
 import torch
@@ -71,7 +72,18 @@ def _in_blocks(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     sizes = _sizes_of.get(weight)
     if sizes is None:
         sizes = _sizes_of[weight] = _agreeing(weight)
-    out = x.new_empty(len(x), weight.shape[0])
+    products: list[Tensor] = []
+    for rows, size in _cut(x, sizes):
+        filled = rows if len(rows) == size else F.pad(rows, (0, 0, 0, size - len(rows)))
+        # Kernels of plain weights mind alignment, and new memory is all aligned alike.
+        products.append(_applied(filled if weight.is_mkldnn else filled.clone(), weight))
+    out = products[0] if len(products) == 1 else torch.cat(products)
+    out = out[: len(x)]
+    return out if bias is None else out.add_(bias)
+
+
+def _cut(x: Tensor, sizes: Seq[int]) -> Iterator[tuple[Tensor, int]]:
+    """The rows in blocks, each with its size, which the last one may not fill."""
     done = 0
     while done < len(x):
         left = len(x) - done
@@ -79,12 +91,8 @@ def _in_blocks(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         # Few rows cost what the weight's memory costs: better one block too large than two.
         small = left <= BLOCK and enough
         size = enough[0] if small else max(size for size in sizes if size <= left)
-        # New memory, aligned as all new memory is: some kernels mind.
-        block = x.new_zeros(size, x.shape[1])
-        block[:left] = x[done : done + size]
-        out[done : done + size] = _applied(block, weight)[:left]
+        yield x[done : done + size], size
         done += size
-    return out if bias is None else out.add_(bias)
 
 
 def _agreeing(weight: Tensor) -> tuple[int, ...]:
@@ -98,17 +106,17 @@ def _agreeing(weight: Tensor) -> tuple[int, ...]:
     shape = (BLOCKS[-1], weight.shape[1])
     x = torch.randn(shape, generator=generator, device=weight.device).to(weight.dtype)
 
-    def cut(rows: Tensor, size: int) -> Tensor:
+    def product(rows: Tensor, size: int) -> Tensor:
         return torch.cat([_applied(block.clone(), weight) for block in torch.split(rows, size)])
 
-    wanted = cut(x, BLOCK)
-    moved = cut(x.roll(3, 0), BLOCK).roll(-3, 0)
+    wanted = product(x, BLOCK)
+    moved = product(x.roll(3, 0), BLOCK).roll(-3, 0)
     if not torch.equal(wanted, moved):  # the place in a block matters: no block, then
         return (1,)
     if weight.dtype != torch.float32:
         return (BLOCK,)
     tried = {size: max(size, 2 * BLOCK) for size in BLOCKS}
-    return tuple(n for n, rows in tried.items() if torch.equal(cut(x[:rows], n), wanted[:rows]))
+    return tuple(n for n, rows in tried.items() if torch.equal(product(x[:rows], n), wanted[:rows]))
 
 
 def _packed(weight: Tensor) -> Tensor:
