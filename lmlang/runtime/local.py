@@ -89,8 +89,8 @@ class Runtime:
         speculative: "ngram" drafts tokens from prompt, output and cache, and verifies them in one
             pass. The tokens stay the same; it pays where outputs repeat their prompts.
         deterministic: The same bits of a position's logits cold or cached, alone or in a batch,
-            in whatever chunks; for one CPU, build of torch and number of threads. A prompt takes
-            about 1.7 times as long to compute, a generation 1.1 to 1.2 times.
+            in whatever chunks; for one CPU, build of torch and number of threads. Steps take
+            1.2 to 1.7 times as long, most of it in long contexts.
         heartbeat: Seconds without a sign of life after which the engine is given up and all who
             wait get `BackendError`. None is 120.
         chat_template: A name ("chatml", …), a path, or a template in Jinja, over the model's own.
