@@ -237,15 +237,16 @@ class Engine:
                 left = None
                 if self._owing_since is not None:
                     left = self._owing_since + self._heartbeat - time.monotonic()
+                    left = min(left, threading.TIMEOUT_MAX)
                     if left <= 0 or not self._thread.is_alive():
                         break
-                self._door.wait(left if left is None else min(left, threading.TIMEOUT_MAX))
+                self._door.wait(left)
             if self._ended:
                 return
             self._inbox.put(self._end)  # for a thread that wakes up after all
-        seconds = f"{self._heartbeat:g} s"
+        seconds = self._heartbeat
         error = BackendError(
-            f"the runtime's engine gave no sign of life for {seconds} (heartbeat={seconds[:-2]}): "
+            f"the runtime's engine gave no sign of life for {seconds:g} s (heartbeat={seconds:g}): "
             "its thread is stuck or gone. Make a new Runtime, with a larger heartbeat if single "
             "steps may take so long."
         )
