@@ -52,14 +52,15 @@ class Waiting:
         self._policy = policy
         self._cache = cache
         self._runs = runs
-        # By due, which is the order of arrival but for those that come back.
-        self._line: list[tuple[int, int, Sequence]] = []
+        # In the order of arrival, those that come back before all others.
+        self._line: list[tuple[bool, int, Sequence]] = []
+        self._served: list[int] = []
+        """The arrivals of those that were admitted before somebody who came earlier; ascending."""
         self._keys: dict[Sequence, Key] = {}
         self._sorted: list[tuple[Key, int, Sequence]] = []
         self._of_new_run: dict[str, set[Sequence]] = {}
         self._cursor: Key = ()
         self._arrivals = 0
-        self._admitted = 0
 
     def __len__(self) -> int:
         return len(self._line)
@@ -71,38 +72,49 @@ class Waiting:
         """Queue a new sequence."""
         self._arrivals += 1
         sequence.arrival = self._arrivals
-        sequence.due = self._admitted + len(self._line) + MAX_OVERTAKEN
         self._put(sequence)
 
     def add_again(self, sequence: Sequence, *, due: bool) -> None:
         """Queue a sequence that was admitted before: before all others, or where it stood."""
-        if due:
-            sequence.due = 0
+        sequence.due = due
         self._put(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take one out that will not be served."""
-        del self._line[bisect.bisect_left(self._line, (sequence.due, sequence.arrival))]
+        del self._line[bisect.bisect_left(self._line, (not sequence.due, sequence.arrival))]
         if sequence in self._keys:
             self._unsort(sequence)
 
     def admit(self, sequence: Sequence) -> None:
         """Take one out that is served now."""
-        sequence.aged = sequence.due <= self._admitted
-        self._admitted += 1
+        sequence.aged = self._is_due(sequence)
         self._cursor = self._keys.get(sequence, ())
         self.remove(sequence)
+        sequence.due = False
+        bisect.insort(self._served, sequence.arrival)
+        at = bisect.bisect_left(self._line, (True,))  # behind those that come back
+        oldest = self._line[at][1] if at < len(self._line) else self._arrivals
+        del self._served[: bisect.bisect_left(self._served, oldest)]
         # What else waits of a run that begins now is served before other new runs.
         for other in self._of_new_run.pop(sequence.tag.run_id, ()):
             self._unsort(other)
             self._sort(other, begun=True)
 
+    def _is_due(self, sequence: Sequence) -> bool:
+        """Whether it comes back, or was overtaken as often as it may be."""
+        overtaken = len(self._served) - bisect.bisect_right(self._served, sequence.arrival)
+        return sequence.due or overtaken >= MAX_OVERTAKEN
+
+    def back_to(self, sequence: Sequence) -> None:
+        """Go on from here the next time round: it was passed over, and waits no longer then."""
+        self._cursor = self._keys.get(sequence, ())
+
     def candidates(self) -> list[Sequence]:
         """The sequences to serve next, in order, as many as one plan should look at."""
         due = []
         for sequence in islice(self, WINDOW):
-            if sequence.due > self._admitted:
-                break
+            if not self._is_due(sequence):
+                break  # whoever came later was overtaken by no more
             due.append(sequence)
         first = set(due)
         rest = (s for s in islice(self._in_order(), 2 * WINDOW) if s not in first)
@@ -127,7 +139,7 @@ class Waiting:
         return (entry[-1] for entry in self._sorted)
 
     def _put(self, sequence: Sequence) -> None:
-        bisect.insort(self._line, (sequence.due, sequence.arrival, sequence))
+        bisect.insort(self._line, (not sequence.due, sequence.arrival, sequence))
         if self._policy in ("dfs", "program", "priority"):
             self._sort(sequence, begun=self._runs.begun(sequence.tag.run_id) is not None)
 

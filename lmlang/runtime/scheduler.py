@@ -190,6 +190,7 @@ class Scheduler:
     def _admit(self, budget: int, prefilling: list[Sequence]) -> list[Sequence]:
         """Lease slots to waiting sequences in the order of the policy."""
         admitted: list[Sequence] = []
+        held_back: list[Sequence] = []
         if budget <= 0 or not self.waiting or not self._has_place(None):
             return admitted
         frontiers = {f for sequence in prefilling if (f := self._frontier(sequence))}
@@ -205,6 +206,7 @@ class Scheduler:
             frontier = (sequence.namespace, last_slot, int(tokens[found.match.length]))
             # Waiting helps only below `cacheable`: from there on it must compute itself anyway.
             if found.length < sequence.cacheable and frontier in frontiers:
+                held_back.append(sequence)
                 continue
             capacity = min(sequence.capacity, sequence.length + BLOCK)
             while True:
@@ -228,6 +230,8 @@ class Scheduler:
             own = self._frontier(sequence)
             if own and int(tokens[found.length]) not in lease.node.children:
                 frontiers.add(own)
+        if held_back:
+            self.waiting.back_to(held_back[0])
         return admitted
 
     def _has_place(self, sequence: Sequence | None) -> bool:

@@ -62,9 +62,9 @@ class Sequence:
         self.cached_tokens = 0
         self.lease: Lease | None = None
         self.arrival = 0
-        """Its number among all that came, by the scheduler; what it has to wait for is less."""
-        self.due = 0
-        """The number of admissions after which it is served before all others."""
+        """Its number among all that came, by the scheduler."""
+        self.due = False
+        """Whether it waits to come back, and is served before all others."""
         self.aged = False
         """Whether it was served because it was due, and not by the policy."""
         self.retractions = 0

@@ -291,6 +291,7 @@ class StepCounter:
     def __init__(self, model: object) -> None:
         self.model = model
         self.shape = MODEL.shape
+        self.dtype, self.device = MODEL.dtype, MODEL.device
         self.step = 0
         self.actions: dict[int, object] = {}
 
