@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-
 CHOSEN = {"GOMP_SPINCOUNT": "10000", "OMP_WAIT_POLICY": "ACTIVE"}
 """How long threads spin for one another before they sleep.
 
