@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from lmlang.kernels.forms import use_reference
+from lmlang.kernels.linear import product
 
-CAUSAL_STEP = 32
-"""Queries of one causal step of `dense_steps`: few, so that scores stay in the cache."""
+CAUSAL_STEP = 128
+"""Queries of one step of `causal_steps`: few, so that scores stay in the cache."""
 SCORES_AT_ONCE = 1 << 21
-"""Scores of one step otherwise, so that memory is bounded."""
+"""Scores of one step of `dense_steps`, so that memory is bounded."""
 Slots = Tensor | slice
 """Which slots of the pool, in order: an int64 tensor [L], or a slice where they lie together."""
 ALIGNED = 8
@@ -98,11 +99,52 @@ def attend_causal(
     Returns:
         out [R, n, H, D] in q's dtype, lse [R, n, H] float32.
     """
+    own = q.device.type == "cpu" and not use_reference()
+    if own and (softcap or (len(q) == 1 and q.shape[1] > CAUSAL_STEP // 2)):
+        return causal_steps(q, k, v, scale, softcap)
     groups = q.shape[2] // k.shape[2]
     k = k.repeat_interleave(groups, dim=2).transpose(1, 2)
     v = v.repeat_interleave(groups, dim=2).transpose(1, 2)
     out, lse = _dense(q.transpose(1, 2), k, v, scale, softcap, causal=True)
     return out.transpose(1, 2), lse.transpose(1, 2)
+
+
+def causal_steps(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """`attend_causal` some queries at a time, each step over the keys up to the last of them.
+
+    For chunks of a few hundred tokens it is faster than torch's fused kernel: it leaves out most
+    of the scores that nobody sees, the query heads of a kv head are queries of it, and oneDNN
+    multiplies.
+    """
+    rows, n, heads, size = q.shape
+    kv_heads = k.shape[2]
+    groups, flat = heads // kv_heads, rows * kv_heads
+
+    queries = q.view(rows, n, kv_heads, groups, size).permute(0, 2, 1, 3, 4)
+    queries = queries.reshape(flat, n * groups, size).float() * scale
+    keys = k.permute(0, 2, 1, 3).reshape(flat, n, size).float()
+    values = v.permute(0, 2, 3, 1).reshape(flat, size, n)
+    future = torch.full((CAUSAL_STEP, CAUSAL_STEP), float("-inf"), device=q.device).triu_(1)
+    future = future.repeat_interleave(groups, 0)
+    out = torch.empty((rows, n, kv_heads, groups, size), dtype=q.dtype, device=q.device)
+    lse = torch.empty((flat, n * groups), dtype=torch.float32, device=q.device)
+    for head in range(flat):
+        mine = out[head // kv_heads, :, head % kv_heads]
+        for start in range(0, n, CAUSAL_STEP):
+            end = min(start + CAUSAL_STEP, n)
+            at = slice(start * groups, end * groups)
+            scores = product(queries[head, at], keys[head, :end])
+            if softcap:
+                scores.div_(softcap).tanh_().mul_(softcap)
+            scores[:, start:].add_(future[: (end - start) * groups, : end - start])
+            weights = torch.softmax(scores, dim=-1)
+            lse[head, at] = _lse(scores, weights)
+            part = product(weights.to(v.dtype), values[head, :, :end])
+            mine[start:end] = part.view(-1, groups, size)
+    lse = lse.view(rows, kv_heads, n, groups).permute(0, 2, 1, 3)
+    return out.view(q.shape), lse.reshape(rows, n, heads)
 
 
 def attend_decode(
@@ -210,8 +252,8 @@ def _dense(
 ) -> tuple[Tensor, Tensor]:
     """Attention state over dense keys: q [B, h, n, D], k and v [B, h, L, D], mask [B, 1, ., L]."""
     if q.device.type == "cpu" and not use_reference():
-        if softcap or (causal and q.shape[2] > 2 * CAUSAL_STEP):
-            return dense_steps(q, k, v, scale, softcap, causal=causal, mask=mask)
+        if softcap:
+            return dense_steps(q, k, v, scale, softcap, mask=mask)
         # torch's own fused CPU kernel: same result without the [n, L] scores in memory.
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, causal, attn_mask=mask, scale=scale
@@ -227,39 +269,36 @@ def dense_steps(
     scale: float,
     softcap: float = 0.0,
     *,
-    causal: bool = False,
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention a few queries at a time; causal ones over the keys up to the last of them.
+    """Attention a few queries at a time; it takes softcaps, which torch's fused kernel does not.
 
-    It takes softcaps, which torch's fused kernel does not; and for causal chunks of a few hundred
-    tokens it is faster, since it leaves out the half of the scores that nobody sees. Arguments
-    and results as in `dense_reference`.
+    Arguments and results as in `dense_reference`.
     """
     rows, heads, n, size = q.shape
     keys, flat = k.shape[2], rows * heads
-    step = CAUSAL_STEP if causal else max(1, SCORES_AT_ONCE // (flat * keys))
+    step = max(1, SCORES_AT_ONCE // (flat * keys))
     scaled = q.reshape(flat, n, size).float() * scale
     k, v = k.reshape(flat, keys, size).float().transpose(1, 2), v.reshape(flat, keys, size)
-    future = torch.full((step, step), float("-inf"), device=q.device).triu_(1) if causal else None
     out = torch.empty((flat, n, size), dtype=q.dtype, device=q.device)
     lse = torch.empty((flat, n), dtype=torch.float32, device=q.device)
     for start in range(0, n, step):
         end = min(start + step, n)
-        seen = end if causal else keys
-        scores = torch.bmm(scaled[:, start:end], k[:, :, :seen])
+        scores = torch.bmm(scaled[:, start:end], k)
         if softcap:
             scores.div_(softcap).tanh_().mul_(softcap)
-        if future is not None:
-            scores[:, :, start:].add_(future[: end - start, : end - start])
         if mask is not None:
             part = mask if mask.shape[2] == 1 else mask[:, :, start:end]
-            scores.view(rows, heads, end - start, seen).add_(part)
+            scores.view(rows, heads, end - start, keys).add_(part)
         weights = torch.softmax(scores, dim=-1)
-        # The largest weight is exp(largest score - lse), and no less than 1 / seen.
-        lse[:, start:end] = scores.amax(-1) - weights.amax(-1).log()
-        out[:, start:end] = torch.bmm(weights.to(v.dtype), v[:, :seen])
+        lse[:, start:end] = _lse(scores, weights)
+        out[:, start:end] = torch.bmm(weights.to(v.dtype), v)
     return out.view(rows, heads, n, size), lse.view(rows, heads, n)
+
+
+def _lse(scores: Tensor, weights: Tensor) -> Tensor:
+    """Log-sum-exp of scores whose softmax is known: the largest weight is exp(largest - lse)."""
+    return scores.amax(-1) - weights.amax(-1).log()
 
 
 def dense_reference(
