@@ -24,6 +24,10 @@ CAUSAL_STEP = 128
 """Queries of one step of `causal_steps`: few, so that scores stay in the cache."""
 SCORES_AT_ONCE = 1 << 21
 """Scores of one step of `dense_steps`, so that memory is bounded."""
+MANY_QUERIES = 96
+"""Queries of a kv head from which on `span_steps` is faster than torch's fused kernel."""
+SCORES_OF_A_STEP = 1 << 18
+"""Scores of one step of `span_steps`: few, so that they stay in the cache."""
 Slots = Tensor | slice
 """Which slots of the pool, in order: an int64 tensor [L], or a slice where they lie together."""
 ALIGNED = 8
@@ -70,6 +74,8 @@ def attend_span(
     """
     n, heads, size = q.shape
     kv_heads = k_pool.shape[1]
+    if q.device.type == "cpu" and not use_reference() and n * heads >= MANY_QUERIES * kv_heads:
+        return span_steps(q, k_pool[slots], v_pool[slots], scale, softcap, hidden)
     # The G query heads of one kv head are so many more queries of it: no key is copied.
     folded = q.view(n, kv_heads, heads // kv_heads, size).permute(1, 2, 0, 3)
     folded = folded.reshape(1, kv_heads, -1, size)
@@ -80,6 +86,46 @@ def attend_span(
     out = out.view(kv_heads, heads // kv_heads, n, size).permute(2, 0, 1, 3)
     lse = lse.view(kv_heads, heads // kv_heads, n).permute(2, 0, 1)
     return out.reshape(n, heads, size), lse.reshape(n, heads)
+
+
+def span_steps(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    softcap: float = 0.0,
+    hidden: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`attend_span` over keys and values [L, Hkv, D], some queries at a time, multiplied by oneDNN.
+
+    Arguments and results as there.
+    """
+    n, heads, size = q.shape
+    kv_heads = k.shape[1]
+    groups = heads // kv_heads
+    step = max(32, SCORES_OF_A_STEP // len(k) // groups)
+    queries = q.view(n, kv_heads, groups, size).transpose(0, 1)
+    queries = queries.reshape(kv_heads, n * groups, size).float() * scale
+    keys = k.transpose(0, 1).float()
+    values = v.to(q.dtype).permute(1, 2, 0).contiguous()
+    out = torch.empty((n, kv_heads, groups, size), dtype=q.dtype, device=q.device)
+    lse = torch.empty((kv_heads, n * groups), dtype=torch.float32, device=q.device)
+    for head in range(kv_heads):
+        seen = keys[head].contiguous()
+        for start in range(0, n, step):
+            end = min(start + step, n)
+            at = slice(start * groups, end * groups)
+            scores = product(queries[head, at], seen)
+            if softcap:
+                scores.div_(softcap).tanh_().mul_(softcap)
+            if hidden is not None:
+                scores.view(end - start, groups, -1).add_(hidden[start:end, None])
+            weights = torch.softmax(scores, dim=-1)
+            lse[head, at] = _lse(scores, weights)
+            part = product(weights.to(q.dtype), values[head])
+            out[start:end, head] = part.view(-1, groups, size)
+    lse = lse.view(kv_heads, n, groups).transpose(0, 1)
+    return out.view(q.shape), lse.reshape(n, heads)
 
 
 def attend_causal(

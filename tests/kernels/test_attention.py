@@ -148,6 +148,28 @@ def test_causal_steps_agree_with_the_reference(
     torch.testing.assert_close(lse.transpose(1, 2), wanted[1], rtol=1e-4, atol=1e-3)
 
 
+@settings(max_examples=60)
+@given(
+    st.integers(0, 99), st.integers(1, 70), st.integers(1, 90), st.sampled_from([0.0, 2.0]),
+    st.sampled_from([1, 2, 3]), st.booleans(),
+)  # fmt: skip
+def test_span_steps_agree_with_the_reference(
+    seed: int, n: int, keys: int, softcap: float, groups: int, masked: bool
+) -> None:
+    q, k, v = tensors(seed, (n, 2 * groups, SIZE), *[(keys, 2, SIZE)] * 2)
+    hidden = torch.zeros(n, keys)
+    hidden.masked_fill_(tensors(seed + 1, (n, keys))[0] > 0.5, -torch.inf)[:, 0] = 0
+    mask = hidden if masked else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "SCORES_OF_A_STEP", 1)
+        out, lse = attention.span_steps(q, k, v, 0.25, softcap, mask)
+    heads = (x.repeat_interleave(groups, 1).transpose(0, 1)[None] for x in (k, v))
+    queries = q.transpose(0, 1)[None]
+    wanted = attention.dense_reference(queries, *heads, 0.25, softcap, mask=mask)
+    torch.testing.assert_close(out.transpose(0, 1)[None], wanted[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(lse.transpose(0, 1)[None], wanted[1], rtol=1e-4, atol=1e-3)
+
+
 @st.composite
 def row_trees(draw: st.DrawFn) -> list[RowSlots]:
     """Rows whose tables share prefixes as a radix tree would have them, in runs and in pieces."""
