@@ -58,8 +58,6 @@ class Ending:
     ) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        if isinstance(self._run.backend, RunAware):
-            self._run.backend.end_run(self._run.id)
         if isinstance(error, Exception):
             if isinstance(error, TypeError):
                 hint_at_join(error)
@@ -70,6 +68,8 @@ class Ending:
             cancelled = Cancelled(f"the run was cancelled: its body was ended by {name}.")
             cancelled.__cause__ = error
             self._run.abort(cancelled)
+        if isinstance(self._run.backend, RunAware):  # after what was under way has been cancelled
+            self._run.backend.end_run(self._run.id)
 
     def _too_late(self) -> None:
         error = DeadlineExceeded(

@@ -35,6 +35,9 @@ class Runs:
         self._runs: dict[str, Run] = {}
         self._count = 0
 
+    def __len__(self) -> int:
+        return len(self._runs)
+
     def begun(self, run_id: str) -> int | None:
         """The run's number among those that have been served; None for a new one."""
         run = self._runs.get(run_id)
