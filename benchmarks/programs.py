@@ -55,6 +55,16 @@ COUNTERS = (
 )  # fmt: skip
 
 
+PARTS: Mapping[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]] = {
+    "choices": (Choices.of, (150, 2), (2_000, 40)),
+    "forks": (Forks.of, (100, 2, 3), (600, 8, 64)),
+    "extractions": (Extractions.of, (250, 2, 4), (300, 20, 48)),
+    "chats": (Chats.of, (2, 2, 3), (4, 4, 48)),
+    "tree": (Tree.of, (80, 2, 2), (200, 3, 32)),
+}
+"""Each workload: what makes it, its small sizes and its full ones."""
+
+
 class Workload(Protocol[A]):
     """A program and its input. All subjects get the same work, and time themselves."""
 
@@ -126,7 +136,7 @@ def run_theirs(peer: Peer, by_hand: bool, work: Workload[A]) -> tuple[float, Out
 
 def main() -> None:
     """Run, compare, print."""
-    options = report.options(__doc__)
+    options = report.options(__doc__, PARTS)
     runtimes = {
         name: lm.Runtime(options.model, kv_tokens=KV_TOKENS, **parameters)
         for name, parameters in VARIANTS.items()
@@ -136,20 +146,11 @@ def main() -> None:
     peers = [Peer(loaded, torch.float32), Peer(loaded, torch.bfloat16)]
     facts = report.setup(runtime.info().model)
     report.print_setup(facts, options.repeat)
-    works: list[Workload[Any]] = (
-        [
-            Choices.of(runtime, 150, 2), Forks.of(runtime, 100, 2, 3),
-            Extractions.of(runtime, 250, 2, 4), Chats.of(runtime, 2, 2, 3),
-            Tree.of(runtime, 80, 2, 2),
-        ]
-        if options.small
-        else [
-            Choices.of(runtime, 2_000, 40), Forks.of(runtime, 600, 8, 64),
-            Extractions.of(runtime, 300, 20, 48), Chats.of(runtime, 4, 4, 48),
-            Tree.of(runtime, 200, 3, 32),
-        ]
-    )  # fmt: skip
-    results = [compare(runtimes, peers, work, options) for work in works]
+    results = [
+        compare(runtimes, peers, make(runtime, *(small if options.small else full)), options)
+        for name, (make, small, full) in PARTS.items()
+        if options.only in (None, name)
+    ]
     line = {"benchmark": "programs", "small": options.small}
     report.print_json(line | facts | {"results": results})
     for each in runtimes.values():

@@ -39,11 +39,13 @@ class Options:
         repeat: Repetitions of each subject, after one warm-up.
         small: Sizes that only show that everything works; their seconds mean nothing.
         model: The file of a plain Llama.
+        only: The one part to run; None for all.
     """
 
     repeat: int
     small: bool
     model: Path
+    only: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,13 @@ class Measured(Generic[A]):
         return statistics.median(self.seconds)
 
 
-def options(description: str | None) -> Options:
-    """Read the command line, and pin torch's threads for all subjects alike."""
+def options(description: str | None, parts: Collection[str] = ()) -> Options:
+    """Read the command line, and pin torch's threads for all subjects alike.
+
+    Args:
+        description: Of the script.
+        parts: Names of its parts, where one of them may be run alone.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--threads", type=_positive, help="torch threads of every subject (default: torch's own)"
@@ -72,11 +79,14 @@ def options(description: str | None) -> Options:
     parser.add_argument(
         "--model", type=Path, help="a .gguf file of a plain Llama (default: the embedded model)"
     )
+    if parts:
+        parser.add_argument("--only", choices=parts, help="one part (default: all)")
     given = parser.parse_args()
     torch.set_num_threads(given.threads or torch.get_num_threads())
     # What transformers advises about this use of its caches is no part of a report.
     transformers.logging.set_verbosity_error()
-    return Options(given.repeat, given.small, given.model or find_embedded_model())
+    chosen = given.only if parts else None
+    return Options(given.repeat, given.small, given.model or find_embedded_model(), chosen)
 
 
 def timed(work: Callable[[], A]) -> tuple[float, A]:
