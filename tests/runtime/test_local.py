@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
 
 from lmlang.errors import (
     BackendError,
@@ -67,6 +69,17 @@ def test_what_can_never_fit_is_refused_with_both_numbers(rt: Runtime) -> None:
     )
 
 
+@pytest.mark.parametrize("text", ["hello world ", " "])
+def test_a_prompt_of_a_million_characters_is_refused_with_both_numbers(
+    rt: Runtime, text: str
+) -> None:
+    long = text * (1_000_000 // len(text))
+    with pytest.raises(ContextOverflow, match=r"the prompt has [\d,]{7,} tokens .* holds 512"):
+        rt.generate(request(long, max_tokens=1)).result(timeout=120)
+    with pytest.raises(ContextOverflow, match="holds 512"):
+        rt.score(ScoreRequest(Prompt.of(Text(long)), ("a", "b"))).result(timeout=120)
+
+
 def test_text_that_is_no_unicode_is_refused(rt: Runtime) -> None:
     with pytest.raises(ProgramError, match="lone surrogate"):
         rt.generate(request("a\ud800b")).result(timeout=60)
@@ -83,7 +96,13 @@ def test_text_that_is_no_unicode_is_refused(rt: Runtime) -> None:
         ({"max_running": True}, ProgramTypeError, "max_running=True must be an integer"),
         ({"policy": "best"}, ProgramError, "policy='best' is unknown: give one of 'fcfs', 'lpm'"),
         ({"host_kv_gb": -1}, ProgramError, "host_kv_gb=-1"),
-        ({"speculative": "EAGLE"}, ProgramError, "speculative='eagle' is unknown"),
+        ({"host_kv_gb": 1 << 21}, ProgramError, "host_kv_gb=2097152 .* from 0 to 1,048,576"),
+        ({"host_kv_gb": 1e-9}, ProgramError, "host_kv_gb=1e-09 holds no token, whose keys and"),
+        ({"speculative": "EAGLE"}, ProgramError, "='eagle' is unknown: give 'ngram', or leave it"),
+        ({"speculative": True}, ProgramTypeError, "speculative=True must be a string, not bool"),
+        ({"dtype": torch.bfloat16}, ProgramTypeError, "dtype=torch.bfloat16 must be a string"),
+        ({"trust_remote_code": True}, ProgramError, "=True. is refused: the code that comes"),
+        ({"random_seed": 1}, ProgramError, r"Runtime\(random_seed=1\) is refused: a runtime has"),
         ({"disable_radix_cache": True, "host_kv_gb": 1}, ProgramError, "leave one of them out"),
         ({"max_queued": 0}, ProgramError, "max_queued=0"),
         ({"tp_size": 2}, ProgramError, r"Runtime\(tp_size=2\) is not available in this version"),
@@ -93,8 +112,12 @@ def test_text_that_is_no_unicode_is_refused(rt: Runtime) -> None:
         ({"nonsense": 1}, ProgramTypeError, "has no parameter 'nonsense': see help"),
         ({"kv_token": 1}, ProgramTypeError, "did you mean 'kv_tokens'"),
         ({"model": 5}, ProgramTypeError, "model must be a path or None, not int"),
-        ({"model": "no/such.gguf"}, ModelError, r"model='no/such.gguf' is no file: give the path"),
-        ({"model": ""}, ModelError, "model='' is a folder"),
+        (
+            {"model": "no/such.gguf"},
+            ModelError,
+            "model='no/such.gguf' is no file or folder here: give",
+        ),
+        ({"model": ""}, ModelError, "model='' names nothing: give the path"),
         ({"model": "a\0b"}, ModelError, "model="),
         ({"model": "\ud800"}, ModelError, "model="),
         ({"model": "~nosuchuser/x.gguf"}, ModelError, "model="),
@@ -106,6 +129,23 @@ def test_bad_parameters_are_refused_by_name(
 ) -> None:
     with pytest.raises(error, match=message):
         Runtime(**options)  # type: ignore[arg-type]
+
+
+def test_numbers_and_tree_print_for_people(rt: Runtime) -> None:
+    for prompt in ("1", "12", "13"):
+        rt.generate(request(prompt, max_tokens=1)).result(timeout=60)
+    stats = rt.stats()
+    lines = str(stats).splitlines()
+    assert [line.split()[0] for line in lines] == [field.name for field in fields(stats)]
+    assert len({len(line) for line in lines}) == 1  # aligned
+    for line, field in zip(lines, fields(stats), strict=True):
+        shown = float(line.split()[1].replace(",", ""))
+        assert shown == pytest.approx(getattr(stats, field.name), abs=5e-4)
+    assert "prompt_tokens=5, " in repr(stats)
+    assert str(rt.tree()).splitlines() == [
+        "radix cache: 3 tokens in 3 nodes", "  '1'  (1 token)", "    '2'  (1 token)",
+        "    '3'  (1 token)",
+    ]  # fmt: skip
 
 
 def test_a_file_runs_and_two_runtimes_share_its_weights(tmp_path: Path) -> None:
