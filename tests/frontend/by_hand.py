@@ -29,6 +29,8 @@ class ByHand(ScriptedBackend):
         return generation
 
     def _on_cancel(self, generation: Generation) -> None:
+        with self._more:
+            self._more.notify_all()
         if not self.stubborn:
             generation.fail(Cancelled("the generation was cancelled."))
 
@@ -37,6 +39,12 @@ class ByHand(ScriptedBackend):
         with self._more:
             assert self._more.wait_for(lambda: len(self.generations) > index, PATIENCE)
             return self.generations[index]
+
+    def cancels(self, index: int = 0) -> bool:
+        """Whether the generation of this number is cancelled; the thread that does it may lag."""
+        generation = self.asked(index)
+        with self._more:
+            return self._more.wait_for(lambda: generation.cancelled, PATIENCE)
 
     def say(self, text: str, index: int = 0) -> None:
         generation = self.asked(index)

@@ -271,10 +271,10 @@ def test_cancelling_the_task_cancels_the_run(program):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert backend.generations[0].cancelled
+        assert backend.cancels()
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(program.arun(backend=backend), 0.01)
-        assert all(generation.cancelled for generation in backend.generations)
+        assert all(backend.cancels(index) for index in range(len(backend.generations)))
 
     with ByHand() as backend:
         asyncio.run(main(backend))

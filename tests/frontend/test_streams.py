@@ -40,12 +40,14 @@ def test_text_comes_as_the_backend_says_it():
     with ByHand() as backend:
         state = chat.run(stream=True, backend=backend)
         chunks = state.text_iter()
+        backend.asked()  # all text before it is there, and comes at once
         assert next(chunks) == "<system>Be brief.</system><user>Hi</user><assistant>"
         backend.say("a")
         assert next(chunks) == "a"
         backend.say("bc")
         assert next(chunks) == "bc"
         backend.end()
+        backend.asked(1)
         assert next(chunks) == "</assistant><user>Sure?</user><assistant>"
         sure = next(chunks)
         assert sure in ("yes", "no")
@@ -68,6 +70,7 @@ def test_one_variable_comes_as_the_backend_says_it():
 
 def test_events_are_one_record_of_text_and_what_is_known_of_it():
     with ByHand() as backend, chat.stream(backend=backend) as stream:
+        backend.asked()
         assert next(stream) == StreamEvent(
             None, "<system>Be brief.</system><user>Hi</user><assistant>"
         )
@@ -189,6 +192,7 @@ def test_a_scope_streams_the_text_that_is_appended_inside():
         assert next(chunks) == "1"
         backend.end("2")
         assert next(chunks) == "2"
+        backend.asked(1)
         assert next(chunks) == "b<user>"
         backend.end("3", index=1)
         assert list(chunks) == ["3", "</user>"]
@@ -251,7 +255,7 @@ def test_leaving_early_cancels_what_is_under_way():
             assert chunk
             backend.asked()
             break
-        assert backend.asked().cancelled
+        assert backend.cancels()
         with pytest.raises(lm.Cancelled, match="reader of its stream left before the end"):
             bounded(state.text)
 
@@ -343,18 +347,20 @@ def test_white_space_that_a_template_trims_is_not_said_too_early():
         def render(self, prompt):
             return super().render(prompt).replace(" </user>", "</user>")
 
-    go = threading.Event()
+    said, go = threading.Event(), threading.Event()
 
     @lm.function
     def program(s):
         with s.user():
             s += "Hi "
+            said.set()
             go.wait(20)
         s += lm.assistant("x")
 
     with Trimming() as backend:
         state = program.run(stream=True, backend=backend)
         chunks = state.text_iter()
+        assert said.wait(20)
         assert next(chunks) == "<user>Hi"
         go.set()
         assert (
