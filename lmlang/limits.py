@@ -53,14 +53,15 @@ def number(name: str, value: object, low: float, high: float, *, above: bool = F
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ProgramTypeError(
             f"{name}={_shown(value)} must be a number, not {type(value).__name__}: "
-            f"give one from {low:g} to {high:g}."
+            f"give one from {_bound(low)} to {_bound(high)}."
         )
     try:
         as_float = float(value)
     except OverflowError:
         as_float = math.inf
     if not math.isfinite(as_float) or not low <= as_float <= high or (above and as_float == low):
-        bounds = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
+        lowest, highest = _bound(low), _bound(high)
+        bounds = f"above {lowest} and at most {highest}" if above else f"from {lowest} to {highest}"
         raise ProgramError(f"{name}={_shown(value)} is out of range: it must be {bounds}.")
     return as_float
 
@@ -148,6 +149,11 @@ def logit_bias(value: object) -> tuple[tuple[int, float], ...]:
         for token, bias in pairs
     }
     return tuple(sorted(checked.items()))
+
+
+def _bound(value: float) -> str:
+    """A bound as people write it: 1,000,000 and 0.5."""
+    return f"{value:,.0f}" if value == round(value) else f"{value:g}"
 
 
 def _shown(value: object) -> str:

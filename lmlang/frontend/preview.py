@@ -33,7 +33,8 @@ class Preview:
     program: ir.Program
 
     def __str__(self) -> str:
-        counted = "" if self.token_ids is None else f" ({len(self.token_ids):,} tokens)"
+        ids = self.token_ids
+        counted = "" if ids is None else f" ({len(ids):,} token{'' if len(ids) == 1 else 's'})"
         lines = [f"prompt{counted}:", self.prompt, "then:", *(f"  {line}" for line in self.rest)]
         if self.program.stopped is not None:
             lines.append(f"  … {self.program.stopped.source}: {self.program.stopped.reason}")

@@ -11,6 +11,7 @@ from lmlang.errors import E, LMLangError, with_context
 _OURS = (
     "lmlang.frontend.",
     "lmlang.backends.",
+    "lmlang.grammar.",
     "lmlang.runtime.",
     "lmlang.limits",
     "lmlang.protocol",

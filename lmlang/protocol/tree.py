@@ -46,7 +46,7 @@ class CacheTree:
 
     def __str__(self) -> str:
         nodes = f"{len(self.nodes):,} node{'' if len(self.nodes) == 1 else 's'}"
-        lines = [f"radix cache: {self.tokens:,} tokens in {nodes}"]
+        lines = [f"radix cache: {_tokens(self.tokens)} in {nodes}"]
         namespace = ""
         for node in self.nodes[:SHOWN_NODES]:
             if node.namespace != namespace:
@@ -58,6 +58,10 @@ class CacheTree:
         return "\n".join(lines)
 
 
+def _tokens(count: int) -> str:
+    return f"{count:,} token{'' if count == 1 else 's'}"
+
+
 def _line(node: TreeNode) -> str:
     shown = repr(node.text)
     if len(shown) > SHOWN_TEXT:
@@ -65,4 +69,4 @@ def _line(node: TreeNode) -> str:
         shown = f"{shown[:half]} … {shown[-half:]}"
     held = f", read by {node.in_use}" if node.in_use else ""
     live = f", {node.live} live" if node.live else ""
-    return f"{shown}  ({len(node.ids):,} tokens{held}{live})"
+    return f"{shown}  ({_tokens(len(node.ids))}{held}{live})"

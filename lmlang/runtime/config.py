@@ -62,6 +62,13 @@ WITHOUT_EFFECT = frozenset(
 )
 """Parameters of a server or of a GPU: there is none here, and a log line says so."""
 
+UNAVAILABLE = "is not available in this version: leave it out."
+MENDS: Mapping[str, str] = {
+    "trust_remote_code": "the code that comes with a model is never run: leave it out.",
+    "seed": "a runtime has no draws of its own: give seed= to the runs.",
+    "context_length": "the context is the one that the model has: leave it out.",
+}
+"""What to do instead, for parameters that no version will have."""
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "dtype": ("auto", "float32", "bfloat16", "float16"),
@@ -78,6 +85,7 @@ class RuntimeConfig:
 
     Raises:
         ProgramError: One is out of range.
+        ProgramTypeError: One is of the wrong type.
     """
 
     model: str | os.PathLike[str] | None = None
@@ -102,11 +110,16 @@ class RuntimeConfig:
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
             value = getattr(self, name)
-            if value is not None and value not in known:
-                raise ProgramError(
-                    f"{name}={quote(str(value))} is unknown: give one of "
-                    f"{', '.join(map(repr, known))}."
+            mend = f"give one of {', '.join(map(repr, known))}."
+            if len(known) == 1:
+                mend = f"give {known[0]!r}, or leave it out."
+            if value is not None and not isinstance(value, str):
+                raise ProgramTypeError(
+                    f"{name}={quote(str(value))[1:-1]} must be a string, not "
+                    f"{type(value).__name__}: {mend}"
                 )
+            if value is not None and value not in known:
+                raise ProgramError(f"{name}={quote(value)} is unknown: {mend}")
         for name in ("offline", "radix_cache", "in_batch_sharing", "deterministic"):
             limits.boolean(name, getattr(self, name))
         limits.number("host_kv_gb", self.host_kv_gb, 0.0, 1 << 20)
@@ -169,7 +182,6 @@ def _unknown(cls: type[RuntimeConfig], name: str) -> ProgramTypeError:
 
 def _refuse_change(name: str, value: object, same: tuple[object, ...]) -> None:
     if value is not None and not any(value is ok or value == ok for ok in same):
-        raise ProgramError(
-            f"Runtime({name}={quote(repr(value))[1:-1]}) is not available in this version: "
-            "leave it out."
-        )
+        own = SPELLINGS.get(name, name)
+        why = f"is refused: {MENDS[own]}" if own in MENDS else UNAVAILABLE
+        raise ProgramError(f"Runtime({name}={quote(repr(value))[1:-1]}) {why}")

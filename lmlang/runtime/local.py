@@ -153,6 +153,11 @@ class Runtime:
         slot_bytes = bytes_per_slot(model.shape, model.dtype)
         slots = config.kv_tokens or _default_kv_tokens(slot_bytes, config.memory_fraction)
         host_slots = int(config.host_kv_gb * 2**30) // slot_bytes
+        if config.host_kv_gb and not host_slots:
+            raise ProgramError(
+                f"host_kv_gb={config.host_kv_gb:g} holds no token, whose keys and values take "
+                f"{slot_bytes:,} bytes: give more, or leave it out."
+            )
         self._opened = opened
         self._encoder = PromptEncoder(opened.tokenizer, opened.template)
         self._healer = Healer(opened.tokenizer)

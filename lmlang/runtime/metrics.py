@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(slots=True)
@@ -33,6 +33,7 @@ class Stats:
     Tokens: prompt = cached + prefill once all admitted prompts are computed; computed = prefill
     + decode + forced + recomputed; generated = sampled + forced. Scored tokens (of select's
     choices) and drafted tokens (of speculation, the accepted among them) are counted apart.
+    Printed, they are a table.
     """
 
     requests: int
@@ -67,3 +68,9 @@ class Stats:
     """Time inside the model's forward passes."""
     step_seconds: float
     """Time of whole steps; the rest is planning, sampling and bookkeeping."""
+
+    def __str__(self) -> str:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        shown = {n: f"{v:,.3f}" if isinstance(v, float) else f"{v:,}" for n, v in values.items()}
+        name_width, width = max(map(len, shown)), max(map(len, shown.values()))
+        return "\n".join(f"{n:<{name_width}}  {v:>{width}}" for n, v in shown.items())

@@ -58,6 +58,8 @@ ONE_LINERS = {
     "a variable's name": lambda s: s[3],
     "a variable's name is": lambda s: s.__setitem__(3, 1),
     "max_tokens=-3": lambda s: s.__iadd__(lm.gen("x", max_tokens=-3)),
+    "is no regular expression": lambda s: s.__iadd__(lm.gen("x", stop_regex="(")),
+    "may match no character": lambda s: s.__iadd__(lm.gen("x", stop_regex="a*")),
     "has no text": lambda s: s.__iadd__(f"{lm.gen('x')}"),
     "nothing to choose": lambda s: s.user(lm.select("x", [])),
     "3 of type int": lambda s: s.user(3),

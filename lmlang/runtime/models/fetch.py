@@ -64,14 +64,19 @@ def model_file(name: str, value: str | os.PathLike[str], *, folders: bool = Fals
         path = Path(value).expanduser()
         if path.is_file() or (folders and os.fspath(value) and path.is_dir()):
             return path
-        fault = "is a folder" if path.is_dir() else "is no file"
+        if not os.fspath(value):
+            fault = "names nothing"
+        elif path.is_dir():
+            fault = "is a folder"
+        else:
+            fault = "is no file or folder here" if folders else "is no file"
     except (OSError, ValueError, RuntimeError) as error:  # NUL, surrogates, ~nobody, no permission
         fault = f"cannot be looked up ({error})"
-    takes = "a .gguf file or a model folder" if folders else "a .gguf file"
-    hub = ', or "owner/name" for a model of the Hugging Face hub' if folders else ""
+    takes = "a .gguf file"
+    if folders:
+        takes += ' or of a model folder, or "owner/name" on the Hugging Face hub'
     raise ModelError(
-        f"{name}={shown} {fault}: give the path of {takes}, or leave it out for the embedded "
-        f"model{hub}."
+        f"{name}={shown} {fault}: give the path of {takes}, or leave it out for the embedded model."
     )
 
 

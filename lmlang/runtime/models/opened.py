@@ -106,7 +106,12 @@ def _find(named: str | os.PathLike[str] | None, revision: str | None, offline: b
             f"revision={quote(str(revision))} is the version of a model on the Hugging Face hub, "
             "and model= names none: leave it out."
         )
-    return find_embedded_model() if named is None else model_file("model", named, folders=True)
+    if named is None:
+        return find_embedded_model()
+    path = model_file("model", named, folders=True)
+    if path.is_file() and path.suffix in READ:
+        raise ModelError(f"{path} is one file of a model folder: give the folder, {path.parent}.")
+    return path
 
 
 def _stamp(path: Path) -> Stamp:
@@ -126,6 +131,8 @@ def _load_gguf(path: Path, name: str, dtype: torch.dtype) -> OpenedModel:
 
 
 def _load_folder(path: Path, name: str, dtype: torch.dtype) -> OpenedModel:
+    if not (path / "config.json").exists():
+        raise ModelError(f"{path} has no config.json: give the folder of a whole model.")
     tokenizer = Tokenizer.from_folder(path)  # first: it is the quicker one to be refused
     source = _folder_template(path)
     return _made(name, load_folder(path, dtype), tokenizer, source)

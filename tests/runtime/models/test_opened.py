@@ -247,7 +247,7 @@ def test_what_is_here_goes_before_the_hub(hub_cache, folder, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("named", "changes", "error", "message"),
     [
-        ("/no/such/folder", {}, ModelError, "is no file: give the path of a .gguf file or a model"),
+        ("/no/such/folder", {}, ModelError, "is no file or folder here: give the path of a .gguf"),
         ("some/file.gguf", {}, ModelError, "is no file"),
         ("nul\0", {}, ModelError, "cannot be looked up|is no file"),
         (None, {"dtype": "int8"}, ProgramError, "dtype='int8' is none of 'float32', 'bfloat16'"),
@@ -266,7 +266,7 @@ def test_what_cannot_be_opened_is_named(named, changes, error, message):
     ("absent", "message"),
     [
         ("tokenizer.json", r"no tokenizer\.json: make one"),
-        ("config.json", r"config\.json cannot be read"),
+        ("config.json", r"no config\.json: give the folder of a whole model"),
         ("model.safetensors", "safetensors"),
     ],
 )
@@ -275,6 +275,12 @@ def test_a_folder_that_is_not_whole_is_named(folder, tmp_path, absent, message):
     (made / absent).unlink()
     with pytest.raises(ModelError, match=message):
         open_model(made)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_file_of_a_folder_is_told_from_its_folder(folder, name):
+    with pytest.raises(ModelError, match=f"one file of a model folder: give the folder, {folder}"):
+        open_model(folder / name)
 
 
 def test_files_that_do_not_belong_together_are_named(tmp_path):
