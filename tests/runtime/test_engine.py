@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -269,10 +270,14 @@ def test_scores_equal_brute_force(text: str, choices: list[str], budget: int, wa
 def test_a_cancel_at_any_step_frees_the_slots_and_leaves_neighbours_alone(at: int) -> None:
     steps = StepCounter(MODEL)
     with Runtime.over(steps, TOKENIZER, TEMPLATE, kv_tokens=200, max_batch_tokens=6) as rt:
+        all_there = threading.Event()
+        steps.at(0, lambda: all_there.wait(60) and at == 0 and victim.cancel())
         victim = rt.generate(request("hello world and the user" * 2, 5, max_tokens=9))
         neighbours = [request("hello world" + t, 6, max_tokens=6) for t in ("", " and", "12")]
         running = [rt.generate(one) for one in neighbours]
-        steps.at(at, victim.cancel)
+        if at:
+            steps.at(at, victim.cancel)
+        all_there.set()
         for one, generation in zip(neighbours, running, strict=True):
             assert list(generation.result(timeout=60).ids) == expected(one)
         rt.stats()  # whatever was under way has been taken in

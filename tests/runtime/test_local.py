@@ -277,8 +277,11 @@ def test_a_score_that_is_cancelled_takes_no_more_steps() -> None:
 def test_a_cancelled_generation_raises_cancelled() -> None:
     model = StepCounter(MODEL)
     with Runtime.over(model, TOKENIZER, TEMPLATE, kv_tokens=900) as rt:
+        there = threading.Event()
+        model.at(0, lambda: there.wait(60))
         generation = rt.generate(request("hello", max_tokens=400, ignore_eos=True))
         model.at(3, generation.cancel)
+        there.set()
         with pytest.raises(Cancelled):
             generation.result(timeout=60)
         with pytest.raises(Cancelled):
@@ -380,8 +383,8 @@ def test_an_idle_engine_checks_itself_and_a_broken_pool_is_told(
         rt.generate(request("hello", max_tokens=2)).result(timeout=60)
 
 
-def engine_threads() -> int:
-    return sum(thread.name == "lmlang-engine" for thread in threading.enumerate())
+def engine_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "lmlang-engine"}
 
 
 def test_a_runtime_that_nothing_refers_to_ends_its_thread() -> None:
@@ -389,10 +392,10 @@ def test_a_runtime_that_nothing_refers_to_ends_its_thread() -> None:
     rt = Runtime.over(MODEL, TOKENIZER, TEMPLATE, kv_tokens=50)
     generation = rt.generate(request("hello", max_tokens=2))
     generation.result(timeout=60)
-    assert engine_threads() == before + 1
+    assert len(engine_threads() - before) == 1
     del rt
     gc.collect()
-    assert engine_threads() == before
+    assert engine_threads() <= before
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")

@@ -63,6 +63,8 @@ def test_whoever_waits_for_a_place_gets_it_from_a_cancelled_one(held: Held) -> N
         model.at(0, held)
         running = rt.generate(request("hello", max_tokens=300, ignore_eos=True))
         assert held.inside.wait(60)
+        taken_in = threading.Event()
+        model.at(9, lambda: taken_in.wait(60))  # it still runs when the place is free
         queued = rt.generate(request("and", 1))
         last = in_thread(lambda: rt.generate(request("the ", 2, max_tokens=3)))
         until(lambda: rt._engine._room._turns)
@@ -72,6 +74,7 @@ def test_whoever_waits_for_a_place_gets_it_from_a_cancelled_one(held: Held) -> N
         assert isinstance(taken, Generation)
         assert not running.done()
         running.cancel()
+        taken_in.set()
         assert list(taken.result(timeout=60).ids) == expected(request("the ", 2, max_tokens=3))
 
 
