@@ -200,6 +200,11 @@ class EngineLoop:
                 self.counters.drafted_tokens += len(draft)
                 drawing.append((sequence, task, len(draws)))
                 draws += _draws(rows.end - 1 - len(draft), sequence, task, draft)
+                for other in self.scheduler.followers(sequence):
+                    assert isinstance(other.task, GenerateTask)
+                    self._count_admitted(other)
+                    drawing.append((other, other.task, len(draws)))
+                    draws += _draws(rows.end - 1, other, other.task, ())
         drawn = sample(logits, draws) if draws else []
         for sequence, task, first in drawing:
             for number, guess in enumerate((*drafts.get(sequence, ()), None), start=first):
@@ -331,10 +336,9 @@ class EngineLoop:
     def _count_admitted(self, sequence: Sequence) -> None:
         assert sequence.lease is not None
         self.counters.host_tokens += sequence.lease.loaded
-        first = isinstance(sequence.task, GenerateTask) or sequence.task.first
-        if first and not sequence.retractions:
-            self.counters.prompt_tokens += sequence.stem
-            self.counters.cached_tokens += sequence.cached_tokens
+        if isinstance(sequence.task, GenerateTask) or sequence.task.first:
+            self.counters.prompt_tokens += 0 if sequence.retractions else sequence.stem
+            self.counters.cached_tokens += sequence.found
 
     def _copy(self) -> None:
         """Move what left the pool to the host tier, and what came back from there."""

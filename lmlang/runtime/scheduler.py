@@ -21,6 +21,7 @@ from lmlang.runtime.cache.manager import CacheManager
 from lmlang.runtime.drafting import Drafter
 from lmlang.runtime.policy import Waiting
 from lmlang.runtime.runs import Runs
+from lmlang.runtime.samples import Samples
 from lmlang.runtime.sequence import Answer, Sequence
 
 Frontier = tuple[str, int, int]
@@ -81,12 +82,14 @@ class Scheduler:
         self._share = share
         self._drafter = drafter
         self._by_answer: dict[Answer, set[Sequence]] = {}
+        self._samples = Samples()
         self._usual = 0.5
         """Which part of their max_tokens outputs have used of late."""
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
         self.waiting.add(sequence)
+        self._samples.add(sequence)
         self._by_answer.setdefault(sequence.task.answer, set()).add(sequence)
 
     def sequences(self) -> list[Sequence]:
@@ -108,6 +111,7 @@ class Scheduler:
         mine.remove(sequence)
         if not mine:
             del self._by_answer[sequence.task.answer]
+        self._samples.remove(sequence)
         if sequence.lease is None:
             self.waiting.remove(sequence)
             return
@@ -131,9 +135,37 @@ class Scheduler:
         kept = sequence.tokens(0, min(sequence.computed, sequence.stem))
         self.cache.release(sequence.lease, kept)
         sequence.retract()
+        self._samples.leave(sequence)
         self.waiting.add_again(sequence, due=due)
         self.retractions += 1
         self._usual = min(1.0, self._usual + 0.2)
+
+    def followers(self, leader: Sequence) -> list[Sequence]:
+        """Admit the other samples of a generation whose prompt has just been computed.
+
+        They need nothing computed: the logits of the prompt's last token are theirs as well.
+        """
+        admitted: list[Sequence] = []
+        if not self._share:
+            return admitted
+        length = len(leader.prompt)
+        expected = sum(self._expected(s, s.lease.capacity) for s in self.running if s.lease)
+        for sequence in self._samples.led_by(leader):
+            if len(self.running) >= self.max_running:
+                break
+            found = self.cache.match(sequence.prompt, length, sequence.namespace)
+            assert found.length == length, "a prompt that was computed is not in the tree"
+            capacity = max(length, min(sequence.capacity, length + BLOCK))
+            expected += self._expected(sequence, capacity)
+            lease = self.cache.lease(found, capacity, int(expected))
+            if lease is None:
+                break
+            self.waiting.admit(sequence)
+            sequence.lease = lease
+            sequence.find(length)
+            self.running.append(sequence)
+            admitted.append(sequence)
+        return admitted
 
     def plan(self) -> Plan:
         """The next step; empty where nothing can run."""
@@ -193,19 +225,24 @@ class Scheduler:
         held_back: list[Sequence] = []
         if budget <= 0 or not self.waiting or not self._has_place(None):
             return admitted
-        frontiers = {f for sequence in prefilling if (f := self._frontier(sequence))}
+        frontiers = {f: sequence for sequence in prefilling if (f := self._frontier(sequence))}
         expected = sum(self._expected(s, s.lease.capacity) for s in self.running if s.lease)
         pending = [sequence.pending for sequence in prefilling]
         for sequence in self.waiting.candidates():
             # A prompt that takes more than a step must not keep short ones from coming in.
             if sum(pending) - max(pending, default=0) >= budget or not self._has_place(sequence):
                 break
+            if self._share and self._samples.follows(sequence):
+                held_back.append(sequence)
+                continue
             tokens = sequence.tokens(0, sequence.length)
             found = self.cache.match(tokens, sequence.cacheable, sequence.namespace)
             last_slot = int(found.match.slots[-1]) if found.match.length else -1
             frontier = (sequence.namespace, last_slot, int(tokens[found.match.length]))
             # Waiting helps only below `cacheable`: from there on it must compute itself anyway.
-            if found.length < sequence.cacheable and frontier in frontiers:
+            # Nor is there anything to wait for once whoever computed that was preempted.
+            ahead = frontiers.get(frontier)
+            if found.length < sequence.cacheable and ahead is not None and ahead.lease is not None:
                 held_back.append(sequence)
                 continue
             capacity = min(sequence.capacity, sequence.length + BLOCK)
@@ -217,19 +254,18 @@ class Scheduler:
                 found = self.cache.match(tokens, sequence.cacheable, sequence.namespace)
             if lease is None:
                 break  # nobody overtakes whoever only lacks room
-            self.waiting.admit(sequence)
             self.runs.begin(sequence.tag.run_id)
+            self.waiting.admit(sequence)
+            self._samples.lead(sequence)
             sequence.lease = lease
-            sequence.computed = found.length
-            if not sequence.retractions:
-                sequence.cached_tokens = found.length
+            sequence.find(found.length)
             self.running.append(sequence)
             admitted.append(sequence)
             pending.append(sequence.pending)
             expected += self._expected(sequence, capacity)
             own = self._frontier(sequence)
             if own and int(tokens[found.length]) not in lease.node.children:
-                frontiers.add(own)
+                frontiers[own] = sequence
         if held_back:
             self.waiting.back_to(held_back[0])
         return admitted

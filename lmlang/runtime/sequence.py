@@ -58,8 +58,11 @@ class Sequence:
         self.generated: list[int] = []
         self.computed = 0
         self.reached = 0
-        """Positions that have been computed at least once."""
+        """Positions that have been computed or found at least once."""
         self.cached_tokens = 0
+        """Positions that were found before they were ever computed here."""
+        self.found = 0
+        """Those of them that the last admission found."""
         self.lease: Lease | None = None
         self.arrival = 0
         """Its number among all that came, by the scheduler."""
@@ -107,6 +110,13 @@ class Sequence:
             return self.prompt[start:end]
         tail = np.array(self.generated[max(0, start - prompt) : end - prompt], dtype=np.int64)
         return np.concatenate([self.prompt[start:prompt], tail]) if start < prompt else tail
+
+    def find(self, length: int) -> None:
+        """Note that the cache has the first ``length`` positions, at an admission."""
+        self.computed = length
+        self.found = max(0, length - self.reached)
+        self.cached_tokens += self.found
+        self.reached += self.found
 
     def advance(self, count: int) -> int:
         """Note ``count`` tokens as computed; returns how many of them had been before."""

@@ -406,3 +406,47 @@ def test_no_switch_changes_an_answer(switches: dict[str, object]) -> None:
         assert stats.prompt_tokens == stats.cached_tokens + stats.prefill_tokens
         if switches.get("radix_cache") is False:
             assert stats.cached_tokens == stats.kv_tokens_tree == 0
+
+
+# ---------------------------------------------------------------- priorities
+
+
+def test_who_preempts_the_only_one_that_computes_their_common_prefix_computes_it_itself() -> None:
+    text = "the user and the world, hello world "
+    engine = Stepped(400, 4, policy="priority", max_running=1)
+    params = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
+    asked = [
+        Request(Prompt.of(Text(text + end)), params, tag=Tag(priority=priority))
+        for end, priority in (("", 0), ("and", 5))
+    ]
+    generations = [engine.generate(asked[0])]
+    engine.loop.step()
+    generations.append(engine.generate(asked[1]))
+    engine.run()
+    for one, generation in zip(asked, generations, strict=True):
+        answered(one, generation)
+    stats = engine.loop.stats()
+    assert stats.retractions == 1
+    assert stats.prompt_tokens == stats.cached_tokens + stats.prefill_tokens
+    assert stats.recomputed_tokens == 0  # each found when it came back what the other had computed
+
+
+def test_what_was_found_and_lost_before_anything_was_computed_is_recomputed() -> None:
+    text = "the user and the world, hello world "
+    engine = Stepped(400, 4, policy="fcfs")
+    one = request(text, max_tokens=4, temperature=0, ignore_eos=True)
+    engine.generate(one)
+    engine.run()
+    engine.loop.reset_stats()
+    again = engine.generate(one)
+    (sequence,) = engine.loop.scheduler.plan().admitted
+    engine.loop._count_admitted(sequence)
+    engine.retract(0)
+    engine.loop.cache.flush()
+    engine.run()
+    answered(one, again)
+    stats = engine.loop.stats()
+    length = len(TOKENIZER.encode(text))
+    assert stats.prompt_tokens == length == stats.cached_tokens + stats.prefill_tokens
+    assert stats.recomputed_tokens == stats.cached_tokens == length - 1
+    assert stats.decode_tokens == 3
