@@ -136,11 +136,12 @@ def _part(
     seconds = time.perf_counter() - started
     stats = runtime.stats()
     computed = stats.computed_tokens + stats.scored_tokens
+    steps = "1 step" if stats.steps == 1 else f"{stats.steps} steps"
     scored = f", {stats.scored_tokens} scored" if stats.scored_tokens else ""
     say(
         f"  [{stats.prompt_tokens} prompt tokens, {stats.cached_tokens} of them cached; "
         f"{stats.computed_tokens} computed{scored}; {stats.generated_tokens} generated;\n"
-        f"   {stats.steps} steps; {seconds:.2f} s; {computed / seconds:.0f} computed tokens/s]"
+        f"   {steps}; {seconds:.2f} s; {computed / seconds:.0f} computed tokens/s]"
     )
     return _summary(stats, seconds)
 

@@ -115,7 +115,7 @@ class Request:
     Args:
         prompt: What the model reads.
         params: How tokens are drawn.
-        draw_key: 64 bits; with a token's index and id they make its noise (SEMANTICS §4).
+        draw_key: 64 bits; with a token's index and id they make its noise.
         top_logprobs: How many of the likeliest tokens are reported beside each token, 0 to 100.
         input_logprobs_from: Prompt tokens from this index on are reported with their
             log-probabilities, which are then computed and not taken from the cache; None: none.

@@ -343,9 +343,9 @@ class Runtime:
         """Refuse token ids that the model does not have."""
         highest = self._opened.tokenizer.vocab_size - 1
         for token in params.stop_token_ids:
-            limits.integer("stop_token_ids", token, 0, highest)
+            limits.integer("stop_token_ids: token id", token, 0, highest)
         for token, _ in params.logit_bias:
-            limits.integer("logit_bias", token, 0, highest)
+            limits.integer("logit_bias: token id", token, 0, highest)
 
     def _check_room(self, prompt: int, max_tokens: int) -> None:
         """Refuse at the door what could never run."""
