@@ -36,7 +36,8 @@ FREE_OF_TORCH = (
     "lmlang", "lmlang.protocol", "lmlang.frontend.program", "lmlang.frontend.interpreter",
     "lmlang.testing", "lmlang.cli", "lmlang.runtime.sequence", "lmlang.runtime.scheduler",
     "lmlang.runtime.cache.radix", "lmlang.runtime.cache.manager", "lmlang.runtime.cache.host",
-    "lmlang.runtime.policy", "lmlang.runtime.runs", "lmlang.runtime.drafting",
+    "lmlang.runtime.policy", "lmlang.runtime.runs", "lmlang.runtime.samples",
+    "lmlang.runtime.drafting",
     "lmlang.runtime.scoring", "lmlang.runtime.output",
     "lmlang.runtime.encoder", "lmlang.runtime.chat", "lmlang.runtime.tokenizer",
 )  # fmt: skip

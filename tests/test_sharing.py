@@ -113,3 +113,19 @@ def test_a_forked_program_reads_and_draws_the_same_tokens_as_the_unforked_one(rt
     first = list(rt.prompts)
     assert forked.run(backend=rt)["x"] == apart
     assert rt.prompts[2:] == first
+
+
+def test_samples_share_one_prefill_differ_and_can_be_repeated(rt: Watched) -> None:
+    @lm.function
+    def sampled(s: lm.ProgramState) -> None:
+        s += EXAMPLES + lm.gen("x", n=4, max_tokens=8, ignore_eos=True)
+
+    first = sampled.run(backend=rt, seed=11)
+    stats = rt.stats()
+    assert len(set(first["x"])) == 4
+    assert stats.prefill_tokens == len(rt.prompts[0])
+    assert stats.prompt_tokens == stats.cached_tokens + stats.prefill_tokens
+    assert stats.decode_tokens == 4 * 7
+    assert sampled.run(backend=rt, seed=11)["x"] == first["x"]
+    assert sampled.run(backend=rt, seed=12)["x"] != first["x"]
+    assert rt.stats().prefill_tokens == len(rt.prompts[0]) + 2  # once for each time asked
