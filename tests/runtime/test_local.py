@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import gc
 import os
@@ -30,11 +31,12 @@ from lmlang.protocol import (
     Request,
     SamplingParams,
     ScoreRequest,
+    Tag,
     Text,
     Tokens,
     Turn,
 )
-from lmlang.runtime import engine
+from lmlang.runtime import engine, loop
 from lmlang.runtime.local import Runtime
 from tests.runtime.test_engine import MODEL, TEMPLATE, TOKENIZER, StepCounter, expected, request
 from tests.tiny import write_tiny_gguf
@@ -131,6 +133,20 @@ def test_bad_parameters_are_refused_by_name(
         Runtime(**options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"stop_token_ids": (900,)}, r"stop_token_ids: token id=900 is out of range: .* to \d+"),
+        ({"logit_bias": ((900, 1.0),)}, "logit_bias: token id=900 is out of range"),
+    ],
+)
+def test_ids_that_the_model_has_not_are_refused(
+    rt: Runtime, params: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ProgramError, match=message):
+        rt.generate(request("hello", max_tokens=2, **params)).result(timeout=60)
+
+
 def test_numbers_and_tree_print_for_people(rt: Runtime) -> None:
     for prompt in ("1", "12", "13"):
         rt.generate(request(prompt, max_tokens=1)).result(timeout=60)
@@ -196,6 +212,28 @@ def test_a_forward_pass_that_raises_fails_its_rows_and_the_runtime_goes_on() -> 
         one = request("hello", 1, max_tokens=4)
         assert list(rt.generate(one).result(timeout=60).ids) == expected(one)
         assert rt.stats().running == rt.stats().waiting == 0
+
+
+def test_a_step_that_fails_behind_the_forward_pass_fails_samples_that_had_no_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("no draw")
+
+    with Runtime.over(MODEL, TOKENIZER, TEMPLATE, kv_tokens=300) as rt:
+        monkeypatch.setattr(loop, "sample", broken)
+        one = dataclasses.replace(request("hello", 1, max_tokens=4), tag=Tag("run", "0"))
+        held = threading.Event()
+        rt._engine.tell(lambda _: held.wait(60))  # so that all are there at the first step
+        samples = [rt.generate(dataclasses.replace(one, draw_key=n)) for n in range(3)]
+        held.set()
+        for failure in map(outcome, samples):
+            assert isinstance(failure, ModelError)
+            assert "no draw" in str(failure)
+        assert list(rt.generate(one).result(timeout=60).ids) == expected(one)
+        assert rt.stats().running == 0
+        rt.check()
 
 
 def outcome(generation: Generation) -> Exception | None:
