@@ -104,7 +104,7 @@ class _Batch:
             if self._stopped:
                 return
             self._stopped = True
-        for call in self._calls:
+        for call in reversed(self._calls):  # those that have not begun, before one makes room
             call.cancel()
 
     def _partial(self) -> BatchResult:
@@ -136,11 +136,11 @@ def _lazily(
     window: deque[tuple[int, Call, Future[ProgramState]]] = deque()
     source = _Source(calls)
     index = 0
+    call: Call | None = None  # the last: an interrupt may come before it is in the window
     try:
         while True:
             while len(window) < WINDOW * workers and (call := source.next()) is not None:
-                future = pool.submit(call.execute)
-                future.add_done_callback(lambda _: progress.one_ended())
+                future = pool.submit(partial(_counted, call, progress))
                 window.append((index, call, future))
                 index += 1
             if not window:
@@ -156,13 +156,20 @@ def _lazily(
         if source.error is not None:
             raise source.error
     except KeyboardInterrupt:
-        _cancel(window)
+        _cancel(window, call)
         pool.close()
         raise _interrupted(_finished(window), len(window)) from None
     finally:
         if not sys.is_finalizing():  # the rows are no more, nor is what they were holding
-            _cancel(window)
+            _cancel(window, call)
             pool.close(PATIENCE)
+
+
+def _counted(call: Call, progress: Progress) -> ProgramState:
+    try:
+        return call.execute()
+    finally:
+        progress.one_ended()
 
 
 class _Source:
@@ -188,8 +195,10 @@ def _wait(futures: Sequence[Future[Any]]) -> None:
             pass
 
 
-def _cancel(window: deque[tuple[int, Call, Future[ProgramState]]]) -> None:
-    for _, call, _ in window:
+def _cancel(window: deque[tuple[int, Call, Future[ProgramState]]], last: Call | None) -> None:
+    if last is not None:
+        last.cancel()
+    for _, call, _ in reversed(window):  # those that have not begun, before one makes room
         call.cancel()
 
 

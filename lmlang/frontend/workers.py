@@ -28,7 +28,9 @@ class Workers:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._changed = threading.Condition()
+        # Taken by itself: entering a condition is Python, in which a Ctrl-C leaves its lock taken.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._work: deque[tuple[Future[None], Callable[[], None]]] = deque()
         self._threads: list[threading.Thread] = []
         self._idle = 0
@@ -47,7 +49,7 @@ class Workers:
             else:
                 future.set_result(value)
 
-        with self._changed:
+        with self._lock:
             self._work.append((future, do))  # type: ignore[arg-type]  # only ever cancelled
             self._changed.notify()
             if len(self._work) > self._idle and len(self._threads) < self._most:
@@ -64,7 +66,7 @@ class Workers:
         if sys.is_finalizing():
             return
         due = None if patience is None else time.monotonic() + patience
-        with self._changed:
+        with self._lock:
             self._closed = True
             left, self._work = self._work, deque()
             self._changed.notify_all()
@@ -76,7 +78,7 @@ class Workers:
 
     def _loop(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 self._idle += 1
                 self._changed.wait_for(lambda: self._work or self._closed)
                 self._idle -= 1
