@@ -104,8 +104,10 @@ class EngineLoop:
         except Exception as error:
             tokens = sum(row.count for row in plan.rows)
             failure = _step_failure(error, tokens, self.runner.pool.k.device)
-            for row in plan.rows:
-                self._fail(row.sequence, failure, deliveries)
+            # Samples that came in behind a leader have no row, and got no token to go on with.
+            late = [s for s in self.scheduler.running if not s.pending]
+            for sequence in [*(row.sequence for row in plan.rows), *late]:
+                self._fail(sequence, failure, deliveries)
         self.counters.steps += 1
         self.counters.step_seconds += time.perf_counter() - begun
         # Last of all, so that whoever is woken finds tree, slots and counters as they are.
