@@ -216,10 +216,10 @@ def test_spaces_and_blank_lines_are_free():
     ids=range(18),
 )
 def test_hostile_texts_end_soon_in_a_typed_error(text):
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(lm.ProgramError) as caught:
         parse_program(text)
-    assert time.perf_counter() - began < 5
+    assert time.thread_time() - began < 5
     assert len(str(caught.value)) < 1_000
 
 

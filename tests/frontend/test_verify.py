@@ -172,9 +172,9 @@ def test_variables_of_many_lines_up_are_found_soon():
         at += 1
         nodes.append(ir.Ref(newest[level], at, f"level{level // 3}"))
         nodes.append(ir.SetVar(at, at := at + 1, "after"))
-    began = time.perf_counter()
+    began = time.thread_time()
     verify(program(*nodes))
-    assert time.perf_counter() - began < 20
+    assert time.thread_time() - began < 20
 
 
 def test_it_does_not_matter_how_a_variable_is_looked_for(monkeypatch):
@@ -224,10 +224,10 @@ def test_programs_made_to_be_slow_are_refused_soon(monkeypatch):
     nodes += [ir.Fork(at + i, (at + i + 1,)) for i in range(depth)]
     at += depth
     nodes += [ir.Ref(at + i, at + i + 1, f"x{i}") for i in range(many)]
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(lm.ProgramError, match="too entangled to be checked"):
         verify(program(*nodes))
-    assert time.perf_counter() - began < 10
+    assert time.thread_time() - began < 10
 
 
 @settings(max_examples=100, deadline=None)

@@ -63,10 +63,10 @@ FORBIDDEN = [
 
 
 def fails(source: str, match: str) -> None:
-    begin = time.monotonic()
+    begin = time.thread_time()
     with pytest.raises(ModelError, match=match):
         ChatTemplate(source).render(("user",), ("hi",))
-    assert time.monotonic() - begin < 11
+    assert time.thread_time() - begin < 11
 
 
 @pytest.mark.parametrize("source", GROWING)
