@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from lmlang.frontend.choices import entropy, joint_logprobs, margin, softmax
@@ -65,10 +65,16 @@ class Meta:
     margin: float | None = None
     entropy: float | None = None
     scores: Mapping[Any, float] = field(default_factory=dict)
-    choices: Mapping[Any, ChoiceScore] = field(default_factory=dict)
+    choices: Mapping[Any, ChoiceScore] = field(default_factory=dict, repr=False)
     method: str | None = None
     method_info: Mapping[str, Any] | None = field(default=None, repr=False)
     report: Report = field(default=SILENT, repr=False)
+
+    def __repr__(self) -> str:
+        """What there is to say; the tokens of each choice are left to ``choices``."""
+        shown = [(f.name, getattr(self, f.name)) for f in fields(self) if f.repr]
+        said = [f"{name}={value!r}" for name, value in shown if value not in (None, (), {})]
+        return f"Meta({', '.join(said)})"
 
     @property
     def sampled_tokens(self) -> int:

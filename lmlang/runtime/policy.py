@@ -3,7 +3,7 @@
     fcfs      in the order of arrival
     lpm       longest cached prefix first
     dfs       depth-first over the tree of the waiting prompts, going round
-    program   runs that have begun before new ones, each depth-first; new ones depth-first
+    program   runs that have begun before new ones; in both longest cached prefix, then depth-first
     priority  highest priority first, then arrival
     mlq       least served runs first, in levels: each twice as much as the one below it
 

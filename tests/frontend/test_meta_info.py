@@ -87,3 +87,20 @@ def test_a_variable_that_was_set_has_no_metadata():
 
     with pytest.raises(lm.CaptureError, match="'x' was set by the program"):
         program(backend=ScriptedBackend())
+
+
+def test_metadata_shows_what_there_is_to_say():
+    @lm.function
+    def program(s):
+        s += "A" + lm.gen("x", max_tokens=1) + lm.select("y", ["b", "c"])
+
+    state = program(seed=1, backend=ScriptedBackend(["z"], scores={"b": -1.0, "c": -2.0}))
+    generated, chosen = state.meta("x"), state.meta("y")
+    assert repr(generated) == (
+        f"Meta(id={generated.id!r}, prompt_tokens=1, cached_tokens=0, generated_tokens=1, "
+        f"forced_tokens=0, scored_tokens=0, seed={generated.seed}, finish='length', "
+        f"logprob={generated.logprob}, tokens=(122,), logprobs={generated.logprobs})"
+    )
+    assert f"probs={chosen.probs}" in repr(chosen)
+    assert chosen.choices
+    assert "ChoiceScore" not in repr(chosen)
