@@ -13,6 +13,9 @@ from collections import deque
 
 from lmlang.errors import LMLangError, QueueFull
 
+SIGNALS = 1.0
+"""Seconds after which a waiting main thread looks for a Ctrl-C that came as it began to wait."""
+
 
 class _Turn:
     """One submitter at the door."""
@@ -64,7 +67,9 @@ class WaitingRoom:
                         "try again later, or make the Runtime with a larger max_queued."
                     )
                 self._turns.append(turn)
-            turn.called.wait()
+            main = threading.current_thread() is threading.main_thread()
+            while not turn.called.wait(SIGNALS if main else None):
+                pass
         except BaseException:  # Ctrl-C: the place goes to the next
             with self._lock:
                 if turn.granted:
