@@ -89,8 +89,10 @@ class EngineLoop:
         for sequence in plan.admitted:
             self._count_admitted(sequence)
         deliveries: list[Delivery] = []
+        copied = False
         try:
             self._copy()
+            copied = True
             batch = build_batch(
                 plan,
                 self.runner.pool.k.device,
@@ -106,8 +108,12 @@ class EngineLoop:
             failure = _step_failure(error, tokens, self.runner.pool.k.device)
             # Samples that came in behind a leader have no row, and got no token to go on with.
             late = [s for s in self.scheduler.running if not s.pending]
-            for sequence in [*(row.sequence for row in plan.rows), *late]:
+            failed = [*(row.sequence for row in plan.rows), *late]
+            for sequence in failed if copied else list(self.scheduler.running):
                 self._fail(sequence, failure, deliveries)
+            if not copied:
+                # Tree and host tier name slots whose bytes never arrived: nothing may find them.
+                self.cache.flush()
         self.counters.steps += 1
         self.counters.step_seconds += time.perf_counter() - begun
         # Last of all, so that whoever is woken finds tree, slots and counters as they are.

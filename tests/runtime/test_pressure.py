@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lmlang.errors import ModelError
 from lmlang.protocol import (
     Generation,
     Output,
@@ -324,6 +325,25 @@ def test_an_evicted_prefix_comes_back_from_the_host_at_a_copy() -> None:
     assert again.result().usage.cached_tokens == length - 1
     assert after.prefill_tokens - before.prefill_tokens == 1
     assert after.host_tokens == length - 1
+
+
+def test_after_a_copy_that_fails_nothing_is_found_that_was_not_copied() -> None:
+    engine = Stepped(100, host_slots=1_000)
+    whole = engine.loop.host
+    prefix = "the user and the world, hello world "
+    first = request(prefix, 1, max_tokens=3)
+    engine.generate(first)
+    engine.run()
+    engine.loop.host = KVPool(MODEL.shape, 1, torch.float32, CPU)  # to which nothing can be copied
+    beside = [engine.generate(request(str(n) * 30, n, max_tokens=3)) for n in range(4)]
+    engine.run()
+    failures = [generation.outcome() for generation in beside]
+    assert any(isinstance(failure, ModelError) for failure in failures)
+    engine.loop.host = whole
+    for one in (first, *(generation.request for generation in beside), first):
+        generation = engine.generate(one)
+        engine.run()
+        answered(one, generation)
 
 
 # ---------------------------------------------------------------- speculation
