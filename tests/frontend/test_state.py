@@ -356,12 +356,19 @@ def test_a_read_on_the_dispatcher_thread_raises_instead_of_waiting_for_itself():
                 state["y"]
             return super().generate(request)
 
-    with Reading(completes="on a thread") as backend:
+    appended = threading.Event()
+
+    def answer(_):
+        assert appended.wait(20)  # so that the dispatcher goes on from here, and not the body
+        return "there"
+
+    with Reading(answer, completes="on a thread") as backend:
 
         def body(s):
             nonlocal state
             state = s
             s += lm.gen("x") + lm.gen("y")
+            appended.set()
             return s["y"]
 
         state = None
