@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from lmlang.runtime import openmp  # noqa: F401 - before any test loads torch
 
-settings.register_profile("lmlang", derandomize=True, deadline=None)
+settings.register_profile(
+    "lmlang",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],  # of the machine, where it is busy
+)
 settings.load_profile("lmlang")
 
 pytest_plugins = ["pytester"]
