@@ -223,14 +223,15 @@ class Scheduler:
         """Lease slots to waiting sequences in the order of the policy."""
         admitted: list[Sequence] = []
         held_back: list[Sequence] = []
-        if budget <= 0 or not self.waiting or not self._has_place(None):
+        if budget <= 0 or not self.waiting:
             return admitted
         frontiers = {f: sequence for sequence in prefilling if (f := self._frontier(sequence))}
         expected = sum(self._expected(s, s.lease.capacity) for s in self.running if s.lease)
         pending = [sequence.pending for sequence in prefilling]
         for sequence in self.waiting.candidates():
             # A prompt that takes more than a step must not keep short ones from coming in.
-            if sum(pending) - max(pending, default=0) >= budget or not self._has_place(sequence):
+            full = len(self.running) >= self.max_running
+            if sum(pending) - max(pending, default=0) >= budget or (full and not self._ranked):
                 break
             if self._share and self._samples.follows(sequence):
                 held_back.append(sequence)
@@ -245,6 +246,11 @@ class Scheduler:
             if found.length < sequence.cacheable and ahead is not None and ahead.lease is not None:
                 held_back.append(sequence)
                 continue
+            # Not before: nobody has to leave for whoever does not come in yet.
+            if full:
+                if not self._preempt(sequence):
+                    break
+                found = self.cache.match(tokens, sequence.cacheable, sequence.namespace)
             capacity = min(sequence.capacity, sequence.length + BLOCK)
             while True:
                 spare = expected + self._expected(sequence, capacity) if self.running else 0
@@ -269,12 +275,6 @@ class Scheduler:
         if held_back:
             self.waiting.back_to(held_back[0])
         return admitted
-
-    def _has_place(self, sequence: Sequence | None) -> bool:
-        """Whether one more may run; under the policy "priority" one of less may have to leave."""
-        if len(self.running) < self.max_running:
-            return True
-        return self._ranked if sequence is None else self._preempt(sequence)
 
     def _preempt(self, sequence: Sequence) -> bool:
         """Retract the last of those with a lower priority, where priorities count."""

@@ -451,6 +451,24 @@ def test_who_preempts_the_only_one_that_computes_their_common_prefix_computes_it
     assert stats.recomputed_tokens == 0  # each found when it came back what the other had computed
 
 
+def test_nobody_is_preempted_for_those_who_still_wait_for_a_prefix() -> None:
+    text = "the user and the world, hello world " * 3
+    engine = Stepped(2_000, 5, policy="priority", max_running=2)
+    low = engine.generate(request("hello", max_tokens=60, ignore_eos=True))
+    engine.loop.step()
+    params = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
+    high = [
+        Request(Prompt.of(Text(text + end)), params, tag=Tag("run", path, priority=5))
+        for end, path in (("", "0"), ("and", "1"), ("", "0"))
+    ]
+    generations = [engine.generate(one) for one in high]
+    engine.run()
+    for one, generation in zip(high, generations, strict=True):
+        answered(one, generation)
+    assert len(low.result(timeout=0).ids) == 60
+    assert engine.loop.stats().retractions == 1
+
+
 def test_what_was_found_and_lost_before_anything_was_computed_is_recomputed() -> None:
     text = "the user and the world, hello world "
     engine = Stepped(400, 4, policy="fcfs")
