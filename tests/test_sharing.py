@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -16,10 +17,18 @@ class Watched(Runtime):
     """A runtime that remembers the token ids of the prompts it was asked to continue."""
 
     prompts: list[list[int]]
+    asked: threading.Semaphore
 
     def generate(self, request: Request) -> Generation:
         self.prompts.append(self.encode(request.prompt))
-        return super().generate(request)
+        generation = super().generate(request)
+        self.asked.release()
+        return generation
+
+    def hold(self, number: int) -> None:
+        """Take no step until so many more generations have been asked for."""
+        self.asked = asked = threading.Semaphore(0)
+        self._engine.tell(lambda _: [asked.acquire(timeout=60) for _ in range(number)])
 
 
 @pytest.fixture
@@ -27,7 +36,7 @@ def rt() -> Iterator[Watched]:
     model, tokenizer, template = tiny_model()
     with Watched.over(model, tokenizer, template, kv_tokens=20_000) as rt:
         assert isinstance(rt, Watched)
-        rt.prompts = []
+        rt.prompts, rt.asked = [], threading.Semaphore(0)
         yield rt
         rt.check()
 
@@ -120,12 +129,15 @@ def test_samples_share_one_prefill_differ_and_can_be_repeated(rt: Watched) -> No
     def sampled(s: lm.ProgramState) -> None:
         s += EXAMPLES + lm.gen("x", n=4, max_tokens=8, ignore_eos=True)
 
+    rt.hold(4)  # a sample that comes when the first has been computed lacks its last token
     first = sampled.run(backend=rt, seed=11)
     stats = rt.stats()
     assert len(set(first["x"])) == 4
     assert stats.prefill_tokens == len(rt.prompts[0])
     assert stats.prompt_tokens == stats.cached_tokens + stats.prefill_tokens
     assert stats.decode_tokens == 4 * 7
+    rt.hold(4)
     assert sampled.run(backend=rt, seed=11)["x"] == first["x"]
+    rt.hold(4)
     assert sampled.run(backend=rt, seed=12)["x"] != first["x"]
     assert rt.stats().prefill_tokens == len(rt.prompts[0]) + 2  # once for each time asked
