@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import stat
 import threading
 from pathlib import Path
 
@@ -206,9 +207,12 @@ def _checked_length(source: str, what: str) -> None:
 def _from_file(path: Path) -> str:
     where = f"the chat template's file {quote(str(path))}"
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe or a device has no end
+            raise OSError("no regular file")
+        if status.st_size > MAX_FILE_BYTES:
             raise ProgramError(
-                f"{where} has {path.stat().st_size:,} bytes: at most {MAX_FILE_BYTES:,} are read; "
+                f"{where} has {status.st_size:,} bytes: at most {MAX_FILE_BYTES:,} are read; "
                 "give the file of the template alone."
             )
         text = path.read_text(encoding="utf-8")

@@ -76,6 +76,8 @@ def read_json(path: Path) -> dict[str, Any]:
         ModelError: It is missing, too large, no JSON, nested too deep, or no object.
     """
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise OSError("no regular file")
         with path.open("rb") as file:
             content = file.read(MAX_JSON_BYTES + 1)
     except (OSError, ValueError) as error:  # nothing there, a folder, a NUL in the path

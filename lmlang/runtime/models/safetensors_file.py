@@ -125,6 +125,8 @@ def _is_plain(name: str) -> bool:
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a file's tensors, all of types that can be read."""
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise OSError("no regular file")
         with path.open("rb") as raw:
             start = raw.read(8)
         announced = struct.unpack("<Q", start)[0] if len(start) == 8 else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy as copy_module
 import json
+import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -305,6 +306,15 @@ def test_files_that_are_no_safetensors_are_refused(copy: Path, content: bytes) -
     (copy / "model.safetensors").write_bytes(content)
     with pytest.raises(ModelError, match=r"model\.safetensors|lacks the tensor"):
         load_folder(copy)
+
+
+def test_a_shard_that_is_a_device_is_not_read(sharded: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sharded, tmp_path / "copy"))
+    shard = min(folder.glob("model-*.safetensors"))
+    shard.unlink()
+    shard.symlink_to(os.devnull)
+    with pytest.raises(ModelError, match="no regular file"):
+        load_folder(folder)
 
 
 def test_a_file_that_is_cut_off_is_refused(copy: Path) -> None:

@@ -302,3 +302,12 @@ def test_a_template_file_that_is_no_text_is_refused(folder, tmp_path):
     (made / "chat_template.jinja").write_bytes(b"\xff\xfe")
     with pytest.raises(ModelError, match=r"chat_template\.jinja.* cannot be read"):
         open_model(made)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
+def test_a_device_or_a_pipe_in_a_folder_is_not_waited_for(folder, tmp_path, name):
+    made = copied(folder, tmp_path / "model")
+    (made / name).unlink(missing_ok=True)
+    (made / name).symlink_to(os.devnull)
+    with pytest.raises(ModelError, match=rf"{name}.*no regular file"):
+        open_model(made)
