@@ -124,7 +124,7 @@ def extract(s: lm.ProgramState, instruction: str, review: str, tokens: int) -> N
     """One review into one line of JSON."""
     s += instruction
     s += review
-    s += lm.gen("record", max_tokens=tokens, temperature=0, stop="\n")
+    s += lm.gen("record", max_tokens=tokens, temperature=0, stop="\n", ignore_eos=True)
 
 
 @dataclass(frozen=True, slots=True)
