@@ -9,7 +9,15 @@ from typing import Any
 
 from lmlang.frontend.choices import entropy, joint_logprobs, margin, softmax
 from lmlang.frontend.options import SILENT, Report
-from lmlang.protocol import ChoiceScore, FinishReason, InputLogprobs, Output, TopLogprobs, Usage
+from lmlang.protocol import (
+    ChoiceScore,
+    FinishReason,
+    InputLogprobs,
+    Output,
+    TopLogprobs,
+    TopProbs,
+    Usage,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,8 @@ class Meta:
         probs: The probability of each token among those that could be drawn, where
             ``return_logprob`` asked for it; for a select those of the choices by their members,
             which sum to 1.
+        top_probs: The likeliest of those at the place of each token, as many as
+            ``top_logprobs``.
         margin: Select: how much likelier the likeliest one is than the next.
         entropy: Select: of ``probs``, in nats.
         scores: Select: what the choices method gave each member; empty where it gives none.
@@ -62,6 +72,7 @@ class Meta:
     input_logprobs: InputLogprobs | None = None
     samples: tuple[Meta, ...] = ()
     probs: Any = ()
+    top_probs: tuple[TopProbs, ...] = ()
     margin: float | None = None
     entropy: float | None = None
     scores: Mapping[Any, float] = field(default_factory=dict)
@@ -98,6 +109,7 @@ def of_output(output: Output, seed: int, request_id: str, report: Report) -> Met
         top_logprobs=output.top_logprobs,
         input_logprobs=output.input_logprobs,
         probs=output.probs,
+        top_probs=output.top_probs,
         report=report,
     )
 

@@ -17,6 +17,7 @@ from lmlang.protocol.answer import (
     Output,
     Scores,
     TopLogprobs,
+    TopProbs,
     Usage,
 )
 from lmlang.protocol.answering import (
@@ -75,6 +76,7 @@ __all__ = [
     "Text",
     "Tokens",
     "TopLogprobs",
+    "TopProbs",
     "TreeNode",
     "Turn",
     "Usage",

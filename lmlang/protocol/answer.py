@@ -22,6 +22,10 @@ TopLogprobs: TypeAlias = tuple[tuple[int, float], ...]
 """The likeliest tokens at one place, the likeliest first: (id, the model's log-probability)."""
 
 
+TopProbs: TypeAlias = tuple[tuple[int, float], ...]
+"""The likeliest of the tokens that could be drawn at one place: (id, probability among them)."""
+
+
 @dataclass(frozen=True, slots=True)
 class InputLogprobs:
     """Log-probabilities of prompt tokens from index ``start`` on.
@@ -105,6 +109,7 @@ class Output:
         probs: Probability of each id among those that could be drawn: after bias, penalties,
             what must not come, temperature (1 for a greedy one) and truncation; empty where they
             were not asked for.
+        top_probs: The likeliest of those at the place of each id, as many as ``top_logprobs``.
     """
 
     text: str
@@ -116,6 +121,7 @@ class Output:
     top_logprobs: tuple[TopLogprobs, ...] = ()
     input_logprobs: InputLogprobs | None = None
     probs: tuple[float, ...] = ()
+    top_probs: tuple[TopProbs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,7 +284,7 @@ class EngineLoop:
             event = output.end_empty()
         else:
             self.counters.sampled_tokens += 1
-            event = output.accept(drawn.token, logprob, top, drawn.prob)
+            event = output.accept(drawn.token, logprob, top, drawn.prob, drawn.top)
         deliveries.append(partial(generation.push, event))
         if event.finish is None:
             sequence.generated.append(drawn.token)
@@ -382,6 +382,7 @@ def _draws(row: int, sequence: Sequence, task: GenerateTask, draft: tuple[int, .
             output.barred(),
             output.allowed(),
             request.probs,
+            request.top_logprobs if request.probs else 0,
         )
         for ahead in range(len(draft) + 1)
     ]

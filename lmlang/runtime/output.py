@@ -13,6 +13,7 @@ from lmlang.protocol import (
     Text,
     Tokens,
     TopLogprobs,
+    TopProbs,
     Usage,
 )
 from lmlang.runtime.cache.radix import IntArray
@@ -45,6 +46,7 @@ class OutputStream:
         self._shown: list[str] = []
         self._top: list[TopLogprobs] = []
         self._probs: list[float] = []
+        self._top_probs: list[TopProbs] = []
 
     def barred(self) -> frozenset[int]:
         """Ids that must not be drawn next: what would end or garble an output too short to end."""
@@ -66,6 +68,7 @@ class OutputStream:
         logprob: float,
         top: TopLogprobs | None = None,
         prob: float | None = None,
+        top_probs: TopProbs = (),
     ) -> Event:
         """Take the next sampled token; the event's ``finish`` is set where it was the last.
 
@@ -74,6 +77,7 @@ class OutputStream:
             logprob: The model's log-probability of it.
             top: The likeliest tokens in its place, where asked for.
             prob: Its probability among those that could be drawn, where asked for.
+            top_probs: The likeliest of those.
         """
         params = self._params
         self.ids.append(token)
@@ -82,6 +86,8 @@ class OutputStream:
             self._top.append(top)
         if prob is not None:
             self._probs.append(prob)
+        if top_probs:
+            self._top_probs.append(top_probs)
         if token in params.stop_token_ids:
             ended: Finish | None = Finish("stop", token)
         elif token in self._tokenizer.stop_ids and not params.ignore_eos:
@@ -119,6 +125,7 @@ class OutputStream:
             tuple(self._top),
             inputs,
             tuple(self._probs),
+            tuple(self._top_probs),
         )
 
     def _read(self, text: str) -> tuple[str, str | None]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lmlang.kernels.sampling import gumbel_noise, truncate
 from lmlang.noise import draw_words
-from lmlang.protocol import SamplingParams
+from lmlang.protocol import SamplingParams, TopProbs
 from lmlang.runtime.cache.radix import IntArray
 
 CACHED = 2**18
@@ -38,6 +38,7 @@ class Draw:
         barred: Ids that cannot be drawn here.
         allowed: int64, the ids that alone can be drawn here; None: all.
         probs: Whether the probability of the token is wanted.
+        top: How many of the likeliest tokens are wanted beside it, with theirs.
     """
 
     row: int
@@ -49,13 +50,18 @@ class Draw:
     barred: frozenset[int] = frozenset()
     allowed: IntArray | None = None
     probs: bool = False
+    top: int = 0
 
 
 class Drawn(NamedTuple):
-    """A token that was drawn, and with which probability; None where it was not asked for."""
+    """A token that was drawn, with which probability, and the likeliest of those it was among.
+
+    None and empty where they were not asked for.
+    """
 
     token: int
     prob: float | None = None
+    top: TopProbs = ()
 
 
 @torch.inference_mode()
@@ -108,9 +114,22 @@ def _drawn(scores: Tensor, draws: Seq[Draw]) -> list[Drawn]:
         return [Drawn(token) for token in tokens]
     weights = weights[asked]
     drawn = torch.tensor([[tokens[i]] for i in asked], device=weights.device)
-    probs = torch.softmax(weights, dim=-1).gather(-1, drawn)[:, 0].tolist()
-    told = dict(zip(asked, probs, strict=True))
-    return [Drawn(token, told.get(i)) for i, token in enumerate(tokens)]
+    weights = torch.softmax(weights, dim=-1)
+    probs = weights.gather(-1, drawn)[:, 0].tolist()
+    told = {
+        i: (prob, _likeliest(row, draws[i].top))
+        for i, prob, row in zip(asked, probs, weights, strict=True)
+    }
+    return [Drawn(token, *told.get(i, ())) for i, token in enumerate(tokens)]
+
+
+def _likeliest(probs: Tensor, count: int) -> TopProbs:
+    """The likeliest tokens of one row that could be drawn at all."""
+    if not count:
+        return ()
+    values, ids = torch.topk(probs, min(count, len(probs)))
+    pairs = zip(ids.tolist(), values.tolist(), strict=True)
+    return tuple((token, prob) for token, prob in pairs if prob > 0)
 
 
 def _is_adjusted(draw: Draw) -> bool:

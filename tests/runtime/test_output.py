@@ -169,11 +169,12 @@ def test_a_runtime_streams_no_part_of_what_a_pattern_matches(key: int, at: int, 
 def test_probabilities_are_those_that_tokens_are_drawn_with(params: SamplingParams) -> None:
     prompt = TOKENIZER.encode("hello world")
     with Runtime.over(MODEL, TOKENIZER, TEMPLATE, kv_tokens=100) as rt:
-        asked = Request(Prompt.of(Text("hello world")), params, 5, probs=True)
+        asked = Request(Prompt.of(Text("hello world")), params, 5, top_logprobs=4, probs=True)
         output = rt.generate(asked).result(timeout=60)
         silent = rt.generate(Request(asked.prompt, params, 5)).result(timeout=60)
     assert silent.ids == output.ids
-    assert silent.probs == ()
+    assert silent.probs == silent.top_probs == ()
+    assert len(output.top_probs) == len(output.ids)
     assert len(output.probs) == len(output.ids)
     for at, (token, told) in enumerate(zip(output.ids, output.probs, strict=True)):
         scores = logits(MODEL, [*prompt, *output.ids[:at]])[-1].double()
@@ -192,4 +193,10 @@ def test_probabilities_are_those_that_tokens_are_drawn_with(params: SamplingPara
             gone = ordered.cumsum(0) - ordered >= params.top_p
             probs[order[gone]] = 0
         probs[probs < params.min_p * probs.max()] = 0
-        assert told == pytest.approx((probs[token] / probs.sum()).item(), abs=1e-4)
+        probs /= probs.sum()
+        assert told == pytest.approx(probs[token].item(), abs=1e-4)
+        likeliest = output.top_probs[at]
+        assert len(likeliest) == min(4, int((probs > 0).sum()))
+        wanted = probs.topk(len(likeliest)).values.tolist()
+        assert [prob for _, prob in likeliest] == pytest.approx(wanted, abs=1e-4)
+        assert [probs[i].item() for i, _ in likeliest] == pytest.approx(wanted, abs=1e-4)
