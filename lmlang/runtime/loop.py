@@ -63,10 +63,6 @@ class EngineLoop:
         """Whether any sequence waits or runs."""
         return bool(self.scheduler.waiting or self.scheduler.running)
 
-    def waiting(self) -> int:
-        """How many sequences wait for slots."""
-        return len(self.scheduler.waiting)
-
     def add(self, sequence: Sequence) -> None:
         """Take in a request: its first sequence, which knows the others."""
         self.counters.requests += 1
@@ -126,13 +122,6 @@ class EngineLoop:
         """
         for sequence in self.scheduler.working_for(answer):
             self.scheduler.remove(sequence)
-
-    def fail_all(self, error: LMLangError) -> None:
-        """End every sequence with an error."""
-        for sequence in self.scheduler.sequences():
-            deliveries: list[Delivery] = []
-            self._fail(sequence, error, deliveries)
-            _deliver(deliveries)
 
     def stats(self) -> Stats:
         """The numbers now."""
