@@ -92,7 +92,30 @@ class GrammarSyntaxError(ConstraintError):
 
 
 class GrammarTooLarge(ConstraintError):
-    """A pattern whose automaton would be larger than is allowed."""
+    """A constraint whose automaton would be larger, or take longer to make, than is allowed."""
+
+
+class SchemaUnsupported(ConstraintError):
+    """A JSON schema, or a type, with a part that cannot be honoured exactly.
+
+    Args:
+        message: Cause and mend.
+        keyword: The keyword; "" where it is the schema as a whole.
+        pointer: JSON pointer to the schema that holds it.
+    """
+
+    def __init__(self, message: str, *, keyword: str = "", pointer: str = ""):
+        super().__init__(message)
+        self.keyword = keyword
+        self.pointer = pointer
+
+
+class Unsatisfiable(ConstraintError):
+    """A constraint that no output at all can meet."""
+
+
+class GrammarDeadEnd(ConstraintError):
+    """The vocabulary cannot spell what a constraint needs next, or a token broke it."""
 
 
 class LimitExceeded(LMLangError):

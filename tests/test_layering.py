@@ -18,11 +18,11 @@ MAY_TAKE = {
     "noise": set(),
     "protocol": {"errors", "limits", "grammar"},
     "kernels": {"errors", "noise"},
-    "frontend": {"errors", "limits", "noise", "protocol"},
+    "frontend": {"errors", "limits", "noise", "protocol", "grammar"},
     "backends": {"errors", "limits", "noise", "protocol", "grammar"},
     "runtime": {"errors", "limits", "noise", "protocol", "kernels", "grammar"},
     "testing": {"errors", "limits", "protocol", "frontend", "backends", "runtime"},
-    "": {"errors", "protocol", "frontend", "backends", "runtime", "testing"},
+    "": {"errors", "protocol", "frontend", "backends", "runtime", "testing", "grammar"},
     "demo": {"", "errors", "protocol", "frontend", "runtime"},
     "cli": {"", "errors", "protocol", "frontend", "runtime", "demo"},
     "__main__": {"cli"},
@@ -30,8 +30,17 @@ MAY_TAKE = {
 """Room to the rooms that its modules may import, besides itself; "" is lmlang/__init__.py."""
 
 STANDARD_ONLY = {"errors", "limits", "grammar", "noise", "protocol", "frontend"}
-OPTIONAL = {"lmlang.frontend.progress": {"tqdm"}}
-"""Packages that may be missing, and the modules that then say so; loaded by what needs them."""
+OPTIONAL = {
+    "lmlang.frontend.progress": {"tqdm"},  # may be missing, which the module then says
+    "lmlang.grammar.types": {"pydantic"},
+    "lmlang.grammar.tables": {"numpy"},
+    "lmlang.grammar.masks": {"numpy"},
+    "lmlang.grammar.vocabulary": {"numpy"},
+    "lmlang.grammar.matcher": {"numpy"},
+    "lmlang.grammar.compiler": {"numpy"},
+}
+"""Packages beyond the standard library, by the modules that have them; loaded by what needs them,
+and never by what a program is written with."""
 FREE_OF_TORCH = (
     "lmlang", "lmlang.protocol", "lmlang.frontend.program", "lmlang.frontend.interpreter",
     "lmlang.testing", "lmlang.cli", "lmlang.runtime.sequence", "lmlang.runtime.scheduler",

@@ -32,7 +32,7 @@ class Meta:
         forced_tokens: Those of them that a constraint left no choice about; none without one.
         scored_tokens: Tokens of choices that were scored.
         seed: The seed of its draws.
-        finish: "stop", "eos" or "length"; None for a select.
+        finish: "stop", "eos", "length", "complete" or "forced_close"; None for a select.
         stop: The stop text, what matched a stop pattern, or the token id that ended it.
         logprob: Sum of ``logprobs``; for a select the joint log-probability of what was chosen.
         tokens: All sampled token ids.

@@ -15,6 +15,7 @@ from lmlang.protocol.answer import (
     FinishReason,
     InputLogprobs,
     Output,
+    Provenance,
     Scores,
     TopLogprobs,
     TopProbs,
@@ -42,6 +43,8 @@ from lmlang.protocol.prompt import (
     Turn,
 )
 from lmlang.protocol.request import (
+    LogitsProcessor,
+    OnBudget,
     Request,
     SamplingParams,
     ScoreRequest,
@@ -64,8 +67,11 @@ __all__ = [
     "Generation",
     "Image",
     "InputLogprobs",
+    "LogitsProcessor",
+    "OnBudget",
     "Output",
     "Prompt",
+    "Provenance",
     "Request",
     "RunAware",
     "SamplingParams",

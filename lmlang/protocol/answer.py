@@ -7,12 +7,15 @@ from typing import Literal, TypeAlias
 
 from lmlang.protocol.prompt import Segment
 
-FinishReason = Literal["stop", "eos", "length"]
+FinishReason = Literal["stop", "eos", "length", "complete", "forced_close"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Why an output ended: a stop (its text or token), the model's own end, its length."""
+    """Why an output ended: a stop (its text or token), the model's own end, its length.
+
+    Under a constraint also that it is complete, or that it was completed to fit its budget.
+    """
 
     reason: FinishReason
     stop: str | int | None = None
@@ -48,14 +51,17 @@ class Usage:
     """Tokens of one request or of many (``+``).
 
     prompt_tokens = cached_tokens + prefill_tokens; generated_tokens counts sampled tokens, the
-    ones that a stop string or the end of turn dropped included; scored_tokens are those of
-    choices.
+    ones that a stop string or the end of turn dropped included, and forced_tokens, which a
+    constraint left no choice about; scored_tokens are those of choices; forced_closes counts the
+    outputs that were completed by the shortest way to fit their budget.
     """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
     scored_tokens: int = 0
+    forced_tokens: int = 0
+    forced_closes: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -63,12 +69,34 @@ class Usage:
             self.cached_tokens + other.cached_tokens,
             self.generated_tokens + other.generated_tokens,
             self.scored_tokens + other.scored_tokens,
+            self.forced_tokens + other.forced_tokens,
+            self.forced_closes + other.forced_closes,
         )
 
     @property
     def prefill_tokens(self) -> int:
         """Prompt tokens that had to be computed."""
         return self.prompt_tokens - self.cached_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """How one token under a constraint came about.
+
+    Args:
+        forced: Whether there was no choice about it.
+        legal: How many tokens were possible.
+        masked: The model's probability of all that were not, at a temperature of 1.
+        best: The likeliest token if there were no constraint; None where none was asked, as a
+            forced one needs no logits.
+        pointer: Which part of the constraint it begins in, as a JSON pointer.
+    """
+
+    forced: bool
+    legal: int
+    masked: float | None
+    best: int | None
+    pointer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +138,7 @@ class Output:
             what must not come, temperature (1 for a greedy one) and truncation; empty where they
             were not asked for.
         top_probs: The likeliest of those at the place of each id, as many as ``top_logprobs``.
+        provenance: How each id came about, where asked for.
     """
 
     text: str
@@ -122,6 +151,7 @@ class Output:
     input_logprobs: InputLogprobs | None = None
     probs: tuple[float, ...] = ()
     top_probs: tuple[TopProbs, ...] = ()
+    provenance: tuple[Provenance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

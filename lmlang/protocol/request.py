@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 from lmlang import limits
 from lmlang.errors import ProgramError, ProgramTypeError
 from lmlang.grammar.search import search_for
+from lmlang.grammar.spec import Spec
 from lmlang.protocol.prompt import Prompt
 
 
@@ -108,6 +111,16 @@ class Tag:
     priority: int = 0
 
 
+OnBudget: TypeAlias = Literal["close", "raise"]
+"""What happens to a constrained output that its budget would cut: it is completed by the shortest
+way, or `BudgetExceeded` is raised."""
+
+LogitsProcessor: TypeAlias = Callable[[tuple[int, ...], Any], Any]
+"""A program's own function of the output's ids so far and a row of logits: float32 [V], a tensor
+of the backend's, which it changes or returns another for. It runs on the backend's thread, row by
+row, and makes every step wait for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One generation asked for. Its answer is a pure function of these values.
@@ -122,6 +135,11 @@ class Request:
         tag: Where it comes from; no part of the answer.
         namespace: Whose cache it may use: requests of different namespaces share nothing.
         probs: Whether each token's probability among those that could be drawn is reported.
+        constraint: What the output must be; None: anything.
+        on_budget: What happens where its budget would cut a constrained output.
+        provenance: Whether it is reported how each token of a constrained output came about.
+        processor: A function of the program's own that changes logits before they are masked;
+            None: none. Only backends in the same process can have one.
     """
 
     prompt: Prompt
@@ -132,9 +150,22 @@ class Request:
     tag: Tag = field(default=Tag(), compare=False)
     namespace: str = ""
     probs: bool = False
+    constraint: Spec | None = None
+    on_budget: OnBudget = "close"
+    provenance: bool = False
+    processor: LogitsProcessor | None = None
 
     def __post_init__(self) -> None:
         limits.boolean("probs", self.probs)
+        limits.boolean("provenance", self.provenance)
+        if self.on_budget not in ("close", "raise"):
+            raise ProgramError(f'on_budget={self.on_budget!r}: give "close" or "raise".')
+        if self.constraint is not None and (self.params.min_tokens or self.params.ignore_eos):
+            name = "min_tokens" if self.params.min_tokens else "ignore_eos"
+            raise ProgramError(
+                f"{name} cannot act beside a constraint, which says where the output ends: leave "
+                "one of them out."
+            )
         limits.integer("draw_key", self.draw_key, 0, 2**64 - 1)
         limits.integer("top_logprobs", self.top_logprobs, 0, limits.MAX_TOP_LOGPROBS)
         if self.input_logprobs_from is not None:

@@ -1,0 +1,165 @@
+"""The one automaton of all constraints: states over bytes, made as they are met and then shared.
+
+    rules       what one kind of grammar knows, in keys of its own: regex, JSON Schema, EBNF
+    automaton   gives each key one `State`, and remembers where each byte leads from there
+    contents    of a key inside of text: tables that answer for whole runs of bytes at once
+
+A state that one sequence has met costs the next one a look-up. What a byte leads to is always
+viable: from every state a complete output can be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Protocol, TypeAlias
+
+DEAD, LEAVE = -1, -2
+"""In a row of a table: the byte is not possible; the byte ends this content."""
+
+MAX_KEPT = 200_000
+"""States of one automaton that are kept for the next sequences."""
+
+Key: TypeAlias = Hashable
+
+
+class Table(Protocol):
+    """Content as a deterministic automaton over bytes; its states are small whole numbers.
+
+    Rows are made when they are first asked for. Thread-safe.
+    """
+
+    def rows(self, states: Any) -> Any:
+        """The rows of some states, int32 [len(states), 256]: a state, `DEAD` or `LEAVE`.
+
+        Args:
+            states: int64 array or list of state numbers, each once.
+        """
+
+    def push(self, state: int, byte: int) -> int:
+        """One entry of a row."""
+
+    def following(self, state: int) -> bytes:
+        """The bytes that are not `DEAD`, in ascending order."""
+
+    def accepting(self, state: int) -> bool:
+        """Whether the content may end here."""
+
+    def completion(self, state: int) -> bytes:
+        """The fewest bytes that lead to where it may end, without those that leave it."""
+
+
+Content: TypeAlias = tuple[Table, int]
+"""A table and the state in it."""
+
+
+class Rules(Protocol):
+    """One kind of grammar. Keys are immutable; equal keys mean the same future."""
+
+    def start(self) -> Key:
+        """The key of the empty output."""
+
+    def push(self, key: Any, byte: int) -> Key | None:
+        """The key behind one more byte; None where no output goes on so."""
+
+    def following(self, key: Any) -> bytes:
+        """The bytes for which `push` gives a key, in ascending order."""
+
+    def accepting(self, key: Any) -> bool:
+        """Whether the output may end here."""
+
+    def completion(self, key: Any) -> bytes:
+        """The fewest bytes (or nearly) that complete the output; empty where it is accepting."""
+
+    def contents(self, key: Any) -> tuple[Content, ...]:
+        """Tables for the bytes that come next; empty where there are none.
+
+        A run of bytes is possible if any table stays inside of it to its end. Where any table
+        says `LEAVE`, `push` has to be asked.
+        """
+
+    def pointer(self, key: Any) -> str:
+        """Which part of the spec the next byte belongs to, as a JSON pointer; "" for all of it."""
+
+
+class State:
+    """A place in an output; one object for each key of an automaton.
+
+    Attributes:
+        key: What the rules know of it.
+        ways: Where bytes lead that were tried; None where they lead nowhere.
+        accepting: Whether the output may end here.
+        masks: What has been made of this state for masks; owned by `masks.py`.
+    """
+
+    __slots__ = ("_completion", "_following", "accepting", "key", "masks", "ways")
+
+    def __init__(self, key: Key, accepting: bool) -> None:
+        self.key = key
+        self.accepting = accepting
+        self.ways: dict[int, State | None] = {}
+        self.masks: Any = None
+        self._following: bytes | None = None
+        self._completion: bytes | None = None
+
+
+class Automaton:
+    """All states of one grammar. Thread-safe: what it keeps is a cache, no more."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._states: dict[Key, State] = {}
+        self.start = self._state(rules.start())
+
+    def push(self, state: State, byte: int) -> State | None:
+        """The state behind one more byte; None where no output goes on so."""
+        try:
+            return state.ways[byte]
+        except KeyError:
+            key = self.rules.push(state.key, byte)
+            found = state.ways[byte] = None if key is None else self._state(key)
+            return found
+
+    def run(self, state: State, data: bytes) -> State | None:
+        """The state behind some bytes."""
+        for byte in data:
+            onward = self.push(state, byte)
+            if onward is None:
+                return None
+            state = onward
+        return state
+
+    def following(self, state: State) -> bytes:
+        """The bytes that may come next, in ascending order."""
+        if state._following is None:
+            state._following = self.rules.following(state.key)
+        return state._following
+
+    def completion(self, state: State) -> bytes:
+        """The fewest bytes (or nearly) that complete the output."""
+        if state._completion is None:
+            state._completion = self.rules.completion(state.key)
+        return state._completion
+
+    def forced(self, state: State, most: int = 4096) -> bytes:
+        """The bytes that must come next, up to where there is a choice or the output may end."""
+        found = bytearray()
+        while not state.accepting and len(found) < most:
+            following = self.following(state)
+            if len(following) != 1:
+                break
+            found += following
+            onward = self.push(state, following[0])
+            assert onward is not None
+            state = onward
+        return bytes(found)
+
+    def _state(self, key: Key) -> State:
+        found = self._states.get(key)
+        if found is None:
+            if len(self._states) >= MAX_KEPT:
+                for state in list(self._states.values()):
+                    state.ways.clear()
+                    state.masks = None
+                self._states.clear()
+            found = self._states.setdefault(key, State(key, self.rules.accepting(key)))
+        return found

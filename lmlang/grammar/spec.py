@@ -1,0 +1,128 @@
+"""Constraints as data: what an output must be, before anything is compiled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, Union
+
+from lmlang.errors import ConstraintError, GrammarSyntaxError, an
+
+Style: TypeAlias = str | int
+"""White space of JSON text: "line" (one line, as ``json.dumps`` writes it), "compact" (none), or
+the number of spaces by which each level is indented, 1 to 8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    """Text that a regular expression in Python's syntax matches in full.
+
+    Args:
+        pattern: The expression; not empty.
+    """
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        _text("a regular expression", self.pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """JSON text that a JSON Schema accepts; drafts 2020-12 and, by its ``$schema``, 7.
+
+    Args:
+        text: The schema as JSON; its properties keep their order. `of` makes it from a dict.
+        style: White space of the output.
+    """
+
+    text: str
+    style: Style = "line"
+
+    def __post_init__(self) -> None:
+        _text("a JSON schema", self.text)
+        style = self.style
+        indent = isinstance(style, int) and not isinstance(style, bool) and 1 <= style <= 8
+        if style not in ("line", "compact") and not indent:
+            raise ConstraintError(
+                f'json_style={style!r}: give "line", "compact" or an indent of 1 to 8 spaces.'
+            )
+
+    @classmethod
+    def of(cls, schema: Mapping[str, object] | bool | str, style: Style = "line") -> JsonSchema:
+        """The spec of a schema that is a dict, a bool or JSON text.
+
+        Raises:
+            ConstraintError: It holds what JSON has not.
+        """
+        if isinstance(schema, str):
+            return cls(schema, style)
+        if not isinstance(schema, (Mapping, bool)):
+            raise ConstraintError(
+                f"a JSON schema is a dict, a bool or JSON text, not {an(type(schema).__name__)}."
+            )
+        try:
+            return cls(json.dumps(schema, ensure_ascii=False, allow_nan=False), style)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConstraintError(f"this schema is no JSON: {error}.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Ebnf:
+    """Text that a context-free grammar in the GBNF dialect derives.
+
+    Args:
+        text: The rules, as in ``root ::= "yes" | "no"``.
+        root: The rule that the output is.
+    """
+
+    text: str
+    root: str = "root"
+
+    def __post_init__(self) -> None:
+        _text("a grammar", self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of some texts.
+
+    Args:
+        texts: Distinct and not empty.
+    """
+
+    texts: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.texts:
+            raise ConstraintError("choices=[]: there is nothing to choose from; give at least one.")
+        for text in self.texts:
+            _text("a choice", text)
+        if len(set(self.texts)) != len(self.texts):
+            raise ConstraintError("a choice stands twice: choices must differ.")
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """Text that one of some constraints allows.
+
+    Args:
+        specs: At least one.
+    """
+
+    specs: tuple[Spec, ...]
+
+    def __post_init__(self) -> None:
+        if not self.specs:
+            raise ConstraintError("a constraint without alternatives allows nothing.")
+
+
+Spec: TypeAlias = Union[Regex, JsonSchema, Ebnf, Choice, Either]  # noqa: UP007 - a forward name
+
+
+def _text(what: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise ConstraintError(f"{what} must be a text, not {an(type(value).__name__)}.")
+    if not value:
+        raise GrammarSyntaxError(f"{what} is empty: there is nothing that it could allow.")
