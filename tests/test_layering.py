@@ -35,6 +35,7 @@ OPTIONAL = {
     "lmlang.grammar.types": {"pydantic"},
     "lmlang.grammar.tables": {"numpy"},
     "lmlang.grammar.masks": {"numpy"},
+    "lmlang.grammar.token_trie": {"numpy"},
     "lmlang.grammar.vocabulary": {"numpy"},
     "lmlang.grammar.matcher": {"numpy"},
     "lmlang.grammar.compiler": {"numpy"},

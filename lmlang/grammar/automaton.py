@@ -89,15 +89,26 @@ class State:
         ways: Where bytes lead that were tried; None where they lead nowhere.
         accepting: Whether the output may end here.
         masks: What has been made of this state for masks; owned by `masks.py`.
+        closing: The tokens that complete the output from here; owned by `canonical.py`.
     """
 
-    __slots__ = ("_completion", "_following", "accepting", "key", "masks", "ways")
+    __slots__ = (
+        "__weakref__",
+        "_completion",
+        "_following",
+        "accepting",
+        "closing",
+        "key",
+        "masks",
+        "ways",
+    )
 
     def __init__(self, key: Key, accepting: bool) -> None:
         self.key = key
         self.accepting = accepting
         self.ways: dict[int, State | None] = {}
         self.masks: Any = None
+        self.closing: Any = None
         self._following: bytes | None = None
         self._completion: bytes | None = None
 

@@ -1,0 +1,205 @@
+"""Forced bytes as tokens: those that the tokenizer itself would give, as far as that is certain.
+
+    known  {"name":"Jo",      forced  "age":      what may follow  0 … 9 -
+    tokens of the whole text  [","] [age] [":]    then one of them: none of these can change
+
+A token is certain if the whole text, however it goes on, has it there. Two things are asked: does
+a token of the vocabulary begin in the forced bytes and end in what may follow, and do the ids of
+the whole text agree for continuations of every kind?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from lmlang.grammar.automaton import Automaton, State
+from lmlang.grammar.vocabulary import Vocabulary
+
+KNOWN_TOKENS = 24
+"""Of the tokens before forced bytes so many are looked at."""
+MAX_SPANNING = 32
+MAX_MARKS = 10
+MAX_KEPT = 4_096
+
+
+class Canonical:
+    """Forced tokens of the states of one automaton. Thread-safe: what it keeps is a cache.
+
+    Args:
+        vocabulary: Whose tokens.
+        automaton: Whose states.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, automaton: Automaton) -> None:
+        self._vocabulary = vocabulary
+        self._automaton = automaton
+        self._known: dict[tuple[State, tuple[int, ...]], tuple[int, ...]] = {}
+
+    def forced(self, state: State, before: Sequence[int]) -> tuple[int, ...]:
+        """The tokens that certainly come next.
+
+        Args:
+            state: Where the output stands.
+            before: The ids that led there; -1 for bytes that did not come as a token.
+        """
+        data = self._automaton.forced(state)
+        if not data:
+            return ()
+        known = self._tail(before)
+        key = (state, tuple(known))
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= MAX_KEPT:
+                self._known.clear()
+            found = self._known[key] = self._certain(state, data, known)
+        return found
+
+    def _certain(self, state: State, data: bytes, known: list[int]) -> tuple[int, ...]:
+        pieces, encode = self._vocabulary.pieces, self._vocabulary.encode
+        text = _text(data)
+        if text is None:
+            return ()
+        data = text.encode()
+        behind = self._automaton.run(state, data)
+        assert behind is not None, "forced bytes are possible"
+        held, spanning = self._held(data, behind)
+        if not held:
+            return ()
+        before = b"".join([pieces[index] for index in known]).decode("utf-8", "replace")
+        own = list(encode(before + text))
+        if own[: len(known)] != known:  # what came was not the tokenizer's own
+            before, known = "", []
+            own = list(encode(text))
+        own = own[len(known) :]
+        going_on = dict.fromkeys([*self._going_on(behind), *spanning])
+        others = [encode(before + text + more)[len(known) :] for more in going_on]
+        if others and not behind.accepting:
+            own = list(others[0])
+        count, end = 0, 0
+        for at, index in enumerate(own):
+            piece = pieces[index]
+            end += len(piece)
+            if end > held or not piece or data[end - len(piece) : end] != piece:
+                break
+            if any(len(other) <= at or other[at] != index for other in others):
+                break
+            count += 1
+        return tuple(own[:count])
+
+    def _tail(self, before: Sequence[int]) -> list[int]:
+        """The last ids, from a place on that the ids behind it do not look across."""
+        pieces = self._vocabulary.pieces
+        tail: list[int] = []
+        for index in reversed(before[-KNOWN_TOKENS:]):
+            if index < 0:
+                break
+            tail.append(index)
+        tail.reverse()
+        while tail and pieces[tail[0]][:1] and 0x80 <= pieces[tail[0]][0] < 0xC0:
+            del tail[0]
+        if self._vocabulary.cut is None or not tail:
+            return tail
+        data = b"".join([pieces[index] for index in tail])
+        text = _text(data)
+        if text is None:
+            return tail
+        rest = len(data) - len(text[: self._vocabulary.cut(text)].encode())
+        for at in range(len(tail) - 1, -1, -1):
+            rest -= len(pieces[tail[at]])
+            if rest <= 0:
+                return tail[at:] if rest == 0 else tail
+        return tail
+
+    def _held(self, data: bytes, behind: State) -> tuple[int, list[str]]:
+        """Where the first token might begin that ends in what may follow.
+
+        Returns:
+            The place in the data, and what may follow of some such tokens.
+        """
+        held, ends = len(data), []
+        for at in range(max(0, len(data) - self._vocabulary.trie.longest), len(data)):
+            found = list(islice(self._spanning(data[at:], behind), MAX_SPANNING))
+            if found:
+                held = min(held, at)
+                ends += found
+        texts = [text for end in ends[:MAX_SPANNING] if (text := _text(end))]
+        return held, texts
+
+    def _spanning(self, end: bytes, behind: State) -> Iterator[bytes]:
+        """What may follow of tokens that begin with some bytes."""
+        trie = self._vocabulary.trie
+        node = 0
+        for byte in end:
+            node = trie.child(node, byte)
+            if node < 0:
+                return
+        open_ = [(node, behind, b"")]
+        while open_:
+            node, state, path = open_.pop()
+            if trie.starts[node] == trie.starts[node + 1]:
+                continue
+            for byte in self._automaton.following(state):
+                child = trie.child(node, byte)
+                if child >= 0:
+                    longer = path + bytes([byte])
+                    if trie.id_at[child] >= 0:
+                        yield longer
+                    onward = self._automaton.push(state, byte)
+                    assert onward is not None, "what follows leads somewhere"
+                    open_.append((child, onward, longer))
+
+    def _going_on(self, behind: State) -> list[str]:
+        """Texts that may follow, some of every kind."""
+        found: dict[str, None] = {}
+        marks = 0
+        kinds: set[str] = set()
+        for byte in self._automaton.following(behind):
+            kind = _kind(byte)
+            if kind == "mark":
+                marks += 1
+                if marks > MAX_MARKS:
+                    continue
+            elif kind in kinds:
+                continue
+            kinds.add(kind)
+            data, state = self._character(behind, byte)
+            short = _text(data)
+            longer = _text(data + self._automaton.completion(state)[:12])
+            found |= dict.fromkeys(text for text in (short, longer) if text)
+        return list(found)
+
+    def _character(self, state: State, byte: int) -> tuple[bytes, State]:
+        """The first character that begins with a byte, and the state behind it."""
+        data = bytearray()
+        while True:
+            data.append(byte)
+            onward = self._automaton.push(state, byte)
+            assert onward is not None, "what follows leads somewhere"
+            state = onward
+            following = self._automaton.following(state)
+            if _text(data) is not None and _text(data) != "":
+                return bytes(data), state
+            if not following or len(data) > 4:
+                return bytes(data), state
+            byte = following[0]
+
+
+def _text(data: bytes | bytearray) -> str | None:
+    """Bytes as text, without a character at the end that is not complete; None where it is none."""
+    for cut in range(4):
+        try:
+            return data[: len(data) - cut].decode()
+        except UnicodeDecodeError as error:
+            if error.start < len(data) - 3:
+                return None
+    return None
+
+
+def _kind(byte: int) -> str:
+    if byte >= 0x80:
+        return "two" if byte < 0xE0 else "three" if byte < 0xF0 else "four"
+    character = chr(byte)
+    if character.isalpha():
+        return "small" if character.islower() else "capital"
+    return "digit" if character.isdigit() else character if character.isspace() else "mark"

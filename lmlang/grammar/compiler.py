@@ -1,0 +1,223 @@
+"""Specs to grammars: one at a time, or by a service whose threads make each grammar once."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict, deque
+from concurrent.futures import Future
+from typing import TypeAlias
+
+from lmlang.errors import Cancelled, ConstraintError, ProgramError, fresh
+from lmlang.grammar.automaton import Automaton, Rules
+from lmlang.grammar.budget import Budget, OutOfTime, within
+from lmlang.grammar.grammar import Grammar
+from lmlang.grammar.spec import Choice, Ebnf, Either, JsonSchema, Regex, Spec
+from lmlang.grammar.vocabulary import Vocabulary
+
+__all__ = ["Compiler", "Grammar", "compile_spec", "rules_of"]
+
+SECONDS = 10.0
+"""Time to compile one constraint, unless another limit is given."""
+
+Key: TypeAlias = tuple[Spec, str]
+
+
+def rules_of(spec: Spec) -> Rules:
+    """The rules of a spec, whatever the vocabulary.
+
+    Raises:
+        ConstraintError: It cannot be used; the message says why.
+    """
+    if isinstance(spec, (Regex, Choice)):
+        from lmlang.grammar.language import matching, of_texts
+        from lmlang.grammar.text_rules import TextRules
+
+        if isinstance(spec, Regex):
+            return TextRules(matching(spec.pattern))
+        return TextRules(of_texts(spec.texts))
+    if isinstance(spec, JsonSchema):
+        from lmlang.grammar.schema.rules import schema_rules
+
+        return schema_rules(spec)
+    if isinstance(spec, Ebnf):
+        from lmlang.grammar.ebnf_rules import ebnf_rules
+
+        return ebnf_rules(spec)
+    if isinstance(spec, Either):
+        from lmlang.grammar.either_rules import EitherRules
+
+        return EitherRules([rules_of(part) for part in spec.specs])
+    raise ProgramError(f"{spec!r} is no constraint: give a spec of lm.grammar.")
+
+
+def compile_spec(spec: Spec, vocabulary: Vocabulary) -> Grammar:
+    """The grammar of a spec.
+
+    Raises:
+        ConstraintError: The spec cannot be used; the message says why.
+        GrammarDeadEnd: The vocabulary cannot spell any output.
+    """
+    grammar = Grammar(spec, vocabulary, Automaton(rules_of(spec)))
+    grammar.closings.tokens(grammar.automaton.start)
+    return grammar
+
+
+class _Job:
+    """One grammar that is to be made, and who waits for it."""
+
+    def __init__(self, spec: Spec, vocabulary: Vocabulary, seconds: float) -> None:
+        self.spec = spec
+        self.vocabulary = vocabulary
+        self.seconds = seconds
+        self.budget: Budget | None = None
+        self.waiting: list[Future[Grammar]] = []
+
+    def run(self) -> Grammar | Exception:
+        self.budget = Budget(self.seconds)
+        try:
+            with within(self.budget):
+                grammar = compile_spec(self.spec, self.vocabulary)
+                grammar.masks.mask(grammar.automaton, grammar.automaton.start)
+            return grammar
+        except Exception as error:
+            return error
+
+
+class _Service:
+    """What the threads of a compiler share; outlives it no longer than they run."""
+
+    def __init__(self, max_workers: int, max_kept: int, seconds: float) -> None:
+        self.max_workers = max_workers
+        self.max_kept = max_kept
+        self.seconds = seconds
+        self.made: OrderedDict[Key, Grammar | ConstraintError] = OrderedDict()
+        self.closed = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Without threads, as in a new process; what was made is kept."""
+        self.process = os.getpid()
+        self.lock = threading.Lock()
+        self.jobs: dict[Key, _Job] = {}
+        self.queue: deque[Key] = deque()
+        self.threads: set[threading.Thread] = set()
+
+    def submit(self, spec: Spec, vocabulary: Vocabulary) -> Future[Grammar]:
+        if self.process != os.getpid():
+            self.begin()
+        future: Future[Grammar] = Future()
+        key = (spec, vocabulary.fingerprint)
+        with self.lock:
+            if self.closed:
+                raise ProgramError("this compiler is closed: make another one.")
+            made = self.made.get(key)
+            if made is None:
+                self._join(key, spec, vocabulary, future)
+                return future
+            self.made.move_to_end(key)
+        _settle(future, made)
+        return future
+
+    def _join(self, key: Key, spec: Spec, vocabulary: Vocabulary, future: Future[Grammar]) -> None:
+        job = self.jobs.get(key)
+        if job is None:
+            job = self.jobs[key] = _Job(spec, vocabulary, self.seconds)
+            self.queue.append(key)
+            if len(self.threads) < self.max_workers:
+                thread = threading.Thread(target=self._work, name="lmlang-grammar", daemon=True)
+                self.threads.add(thread)
+                thread.start()
+        job.waiting.append(future)
+
+    def _work(self) -> None:
+        while True:
+            with self.lock:
+                if not self.queue:
+                    self.threads.discard(threading.current_thread())
+                    return
+                key = self.queue.popleft()
+                job = self.jobs[key]
+                if all(future.cancelled() for future in job.waiting):
+                    del self.jobs[key]
+                    continue
+            made = job.run()
+            with self.lock:
+                del self.jobs[key]
+                if self.closed:
+                    made = Cancelled("the compiler was closed before it had made this grammar.")
+                if isinstance(made, Grammar) or (
+                    isinstance(made, ConstraintError) and not isinstance(made, OutOfTime)
+                ):
+                    self.made[key] = made
+                    if len(self.made) > self.max_kept:
+                        self.made.popitem(last=False)
+            for future in job.waiting:
+                _settle(future, made)
+
+    def close(self) -> None:
+        if self.process != os.getpid():
+            self.begin()
+        with self.lock:
+            self.closed = True
+            dropped = [self.jobs.pop(key) for key in self.queue]
+            self.queue.clear()
+            for job in self.jobs.values():
+                if job.budget is not None:
+                    job.budget.stop()
+            threads = [t for t in self.threads if t is not threading.current_thread()]
+            self.made.clear()
+        for job in dropped:
+            for future in job.waiting:
+                _settle(future, Cancelled("the compiler was closed before it had made this."))
+        for thread in threads:
+            thread.join()
+
+
+def _settle(future: Future[Grammar], made: Grammar | Exception) -> None:
+    """Answer one who waits, who may have gone away; every reader gets an error of their own."""
+    if not future.set_running_or_notify_cancel():
+        return
+    if isinstance(made, Grammar):
+        future.set_result(made)
+    else:
+        future.set_exception(fresh(made))
+
+
+class Compiler:
+    """Makes grammars off the caller's thread, equal ones once. Thread-safe.
+
+    What was made is kept, the least recently used is let go; so are errors, but for time-outs.
+
+    Args:
+        max_workers: Threads at most; there are none while there is nothing to do.
+        max_kept: Grammars and errors that are kept.
+        seconds: Time for one of them.
+    """
+
+    def __init__(self, max_workers: int = 2, max_kept: int = 256, seconds: float = SECONDS) -> None:
+        self._service = _Service(max_workers, max_kept, seconds)
+        self._end = weakref.finalize(self, _Service.close, self._service)
+        self._end.atexit = False
+
+    def submit(self, spec: Spec, vocabulary: Vocabulary) -> Future[Grammar]:
+        """The grammar of a spec, in the future; cancelling it harms nobody else.
+
+        Raises:
+            ProgramError: The compiler is closed.
+        """
+        return self._service.submit(spec, vocabulary)
+
+    def compile(self, spec: Spec, vocabulary: Vocabulary) -> Grammar:
+        """The grammar of a spec.
+
+        Raises:
+            ConstraintError: The spec cannot be used; the message says why.
+            GrammarTooLarge: It was not made in its time.
+        """
+        return self.submit(spec, vocabulary).result()
+
+    def close(self) -> None:
+        """Let go of all that waits, end what is being made, and keep nothing."""
+        self._end()

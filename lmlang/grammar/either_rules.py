@@ -1,0 +1,62 @@
+"""The rules of alternatives: those that the output so far has not ruled out, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from lmlang.grammar.automaton import Content, Key, Rules
+
+Alive: TypeAlias = tuple[tuple[int, Key], ...]
+"""Numbers of alternatives in ascending order, each with its own key."""
+
+
+class EitherRules:
+    """What any of some grammars allows. The keys are of the type `Alive`.
+
+    Args:
+        alternatives: Their rules, at least one.
+    """
+
+    def __init__(self, alternatives: Sequence[Rules]) -> None:
+        self._alternatives = tuple(alternatives)
+
+    def start(self) -> Alive:
+        """All alternatives."""
+        return tuple((number, rules.start()) for number, rules in enumerate(self._alternatives))
+
+    def push(self, key: Alive, byte: int) -> Alive | None:
+        """Those that go on with the byte."""
+        found = []
+        for number, inner in key:
+            onward = self._alternatives[number].push(inner, byte)
+            if onward is not None:
+                found.append((number, onward))
+        return tuple(found) or None
+
+    def following(self, key: Alive) -> bytes:
+        """What may follow in any of them."""
+        sets = [self._alternatives[number].following(inner) for number, inner in key]
+        return sets[0] if len(sets) == 1 else bytes(sorted(set().union(*sets)))
+
+    def accepting(self, key: Alive) -> bool:
+        """Whether any of them may end."""
+        return any(self._alternatives[number].accepting(inner) for number, inner in key)
+
+    def completion(self, key: Alive) -> bytes:
+        """The shortest of their completions, the first of equally short ones."""
+        return min((self._alternatives[number].completion(inner) for number, inner in key), key=len)
+
+    def contents(self, key: Alive) -> tuple[Content, ...]:
+        """The tables of all; none where one of them has none, since it is asked byte by byte."""
+        found: list[Content] = []
+        for number, inner in key:
+            contents = self._alternatives[number].contents(inner)
+            if not contents:
+                return ()
+            found += contents
+        return tuple(dict.fromkeys(found))
+
+    def pointer(self, key: Alive) -> str:
+        """Where in the one that is left; "" while there are several."""
+        return self._alternatives[key[0][0]].pointer(key[0][1]) if len(key) == 1 else ""

@@ -1,0 +1,146 @@
+"""Exact masks: which tokens may come next in a state, all of their bytes allowed.
+
+inside of contents   all tokens at once, by the rows of tables       the same for all grammars
+left by a byte       token by token behind it, by the automaton      `",` `"}` …
+no contents          token by token from the first byte on
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lmlang.grammar.automaton import DEAD, LEAVE, Automaton, Content, State, Table
+from lmlang.grammar.token_trie import Bits, TokenTrie
+
+MAX_BYTES = 128 << 20
+"""Of the masks that one vocabulary keeps for states."""
+MAX_CONTENTS = 4_096
+"""Contents whose tokens one vocabulary keeps."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mask:
+    """The legal tokens of a state.
+
+    Args:
+        bits: int32 [ceil(V / 32)], read-only: bit ``id % 32`` of the word ``id // 32``.
+        count: How many are legal.
+        owner: What made it.
+    """
+
+    bits: Bits
+    count: int
+    owner: Masks
+
+    def allows(self, index: int) -> bool:
+        """Whether a token is legal."""
+        return bool(self.bits[index >> 5] >> (index & 31) & 1)
+
+    def ids(self) -> Any:
+        """The legal ids in ascending order, int64."""
+        flags = np.unpackbits(self.bits.view(np.uint8), bitorder="little")
+        return np.flatnonzero(flags)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Inside:
+    """What tokens do in a content: those that stay inside, and the nodes where one is left.
+
+    Args:
+        table: Kept alive, since its identity is the key.
+        bits: The tokens that stay.
+        left: Nodes of the trie with the bytes up to them.
+    """
+
+    table: Table
+    bits: Bits
+    left: tuple[tuple[int, bytes], ...]
+
+
+class Masks:
+    """The masks of all grammars of a vocabulary. Thread-safe: what it keeps is a cache, no more.
+
+    Args:
+        trie: Its tokens.
+    """
+
+    def __init__(self, trie: TokenTrie) -> None:
+        self._trie = trie
+        self._contents: OrderedDict[tuple[int, int], _Inside] = OrderedDict()
+        self._kept: deque[weakref.ref[State]] = deque()
+        self._most = max(64, MAX_BYTES // (4 * -(-trie.size // 32)))
+        self._lock = threading.Lock()
+
+    def mask(self, automaton: Automaton, state: State) -> Mask:
+        """The tokens that may come next in a state of an automaton."""
+        mask = state.masks
+        if mask is not None and mask.owner is self:
+            return mask  # type: ignore[no-any-return]
+        bits = self._bits(automaton, state)
+        bits.flags.writeable = False
+        count = int(np.unpackbits(bits.view(np.uint8)).sum())
+        state.masks = mask = Mask(bits, count, self)
+        with self._lock:
+            self._kept.append(weakref.ref(state))
+            if len(self._kept) > self._most:
+                oldest = self._kept.popleft()()
+                if oldest is not None:
+                    oldest.masks = None
+        return mask
+
+    def _bits(self, automaton: Automaton, state: State) -> Bits:
+        contents = automaton.rules.contents(state.key)
+        found: list[int] = []
+        if not contents:
+            self._walk(automaton, state, 0, found)
+            return self._trie.bits(found)
+        parts = [self._inside(content) for content in contents]
+        left = {node: path for part in parts for node, path in part.left}
+        for node, path in left.items():
+            behind = automaton.run(state, path)
+            if behind is not None:
+                found.append(node)
+                self._walk(automaton, behind, node, found)
+        bits = self._trie.bits(found)
+        for part in parts:
+            bits |= part.bits
+        return bits
+
+    def _inside(self, content: Content) -> _Inside:
+        table, start = content
+        key = (id(table), start)
+        known = self._contents.get(key)
+        if known is None:
+            inside, left = self._trie.descend(table.rows, start, DEAD, LEAVE)
+            bits = self._trie.bits(np.concatenate([*inside, np.zeros(0, dtype=np.int64)]))
+            paths = [(node, self._trie.path(node)) for nodes in left for node in nodes.tolist()]
+            known = _Inside(table, bits, tuple(paths))
+            with self._lock:
+                known = self._contents.setdefault(key, known)
+                if len(self._contents) > MAX_CONTENTS:
+                    self._contents.popitem(last=False)
+        return known
+
+    def _walk(self, automaton: Automaton, state: State, node: int, found: list[int]) -> None:
+        """Find the nodes below one whose bytes may all come behind a state."""
+        labels, starts, push = self._trie.labels, self._trie.starts, automaton.push
+        open_ = [(state, node)]
+        while open_:
+            state, node = open_.pop()
+            start, end = starts[node], starts[node + 1]
+            if start == end:
+                continue
+            for byte in automaton.following(state):
+                child = labels.find(byte, start, end)
+                if child >= 0:
+                    found.append(child)
+                    if starts[child] != starts[child + 1]:
+                        onward = push(state, byte)
+                        assert onward is not None, "a byte that follows leads somewhere"
+                        open_.append((onward, child))
