@@ -4,9 +4,10 @@ r"""A regular expression in Python's syntax as a nondeterministic automaton over
                           < -> [c] -> back to <        <   goes on in any of several ways
                           < -> end                     ^   goes on where an assertion holds
 
-The standard library parses, so the syntax is Python's to the letter. What no finite automaton can
-do (back-references, look-around) or what means nothing for one (atomic groups) is refused with
-its position; what would grow too large is refused by its size, before it is built.
+The standard library parses, so the syntax is Python's to the letter; `ecma` parses JavaScript's
+into the same parts. What no finite automaton can do (back-references) or what means nothing for one
+(atomic groups) is refused with its position; what would grow too large is refused by its size,
+before it is built.
 Source: Thompson, "Regular expression search algorithm" (1968).
 """
 
@@ -16,12 +17,13 @@ import importlib
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Any
 
 from lmlang.errors import GrammarSyntaxError, GrammarTooLarge, quote
+from lmlang.grammar import ecma
 from lmlang.grammar.charset import EVERYTHING, Item, Ranges, class_ranges, complement, contains
 
 MAX_NODES = 10_000
@@ -31,8 +33,8 @@ MAX_RANGES = 100_000
 MAX_DEPTH = 100
 """Groups inside of groups."""
 
-END = 0
-"""The node at the end of every automaton."""
+END, ANYTHING = 0, 1
+"""The node at the end of every automaton, and one that reads all that comes and ends anywhere."""
 
 _parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
@@ -57,18 +59,37 @@ class Assertion(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """What must, or must not, match from a place on, or up to it.
+
+    Args:
+        spelling: Which part of a pattern it is, as in `Automaton.positions`.
+        start: Where the nodes of it begin; they lead to `ANYTHING`, or to `END` if it looks back.
+        negated: Whether it must not match.
+        monitor: For one that looks back its number among the `monitors`.
+    """
+
+    spelling: str
+    start: int
+    negated: bool = False
+    monitor: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
-    """One node: reads a character, or asserts, or does neither.
+    """One node: reads a character, or asserts, or looks around, or does none of it.
 
     Args:
         onward: Nodes that come next.
         reads: Number of the set whose characters it reads; None: none.
         asserts: What it asserts; None: nothing.
+        looks: What it looks for; None: nothing.
     """
 
     onward: tuple[int, ...]
     reads: int | None = None
     asserts: Assertion | None = None
+    looks: Look | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,8 +97,9 @@ class Automaton:
     """An automaton; immutable.
 
     Args:
-        nodes: The one at the end first; those that lead nowhere have no ``onward``.
+        nodes: `END` and `ANYTHING` first; those that lead nowhere have no ``onward``.
         start: Where it begins.
+        monitors: Where the look-behinds begin.
         sets: What the nodes read.
         positions: Of parts of the pattern by their spelling, for messages.
         pattern: What it was made from; of several the last one.
@@ -85,6 +107,7 @@ class Automaton:
 
     nodes: tuple[Node, ...]
     start: int
+    monitors: tuple[int, ...]
     sets: tuple[Ranges, ...]
     positions: dict[str, int]
     pattern: str
@@ -124,6 +147,18 @@ def compile_regex(*patterns: str) -> Automaton:
     return builder.finished(starts)
 
 
+@lru_cache(maxsize=64)
+def compile_search(pattern: str) -> Automaton:
+    """The automaton of all texts in which a pattern of ECMA-262 is found.
+
+    Raises:
+        GrammarSyntaxError: It is none, or is not regular; with the position.
+        GrammarTooLarge: Its automaton would be too large.
+    """
+    builder = _Builder()
+    return builder.finished([builder.add_search(pattern)])
+
+
 def refused(pattern: str, positions: dict[str, int], spelling: str, why: str) -> GrammarSyntaxError:
     """The error for a part of a pattern that is not possible."""
     at = positions.get(spelling)
@@ -149,7 +184,6 @@ _IN_ASCII = {
 _NOT_REGULAR = {
     "GROUPREF": "a back-reference would have to remember text; spell out what may stand there",
     "GROUPREF_EXISTS": "a condition on a group would have to remember it; write both cases with |",
-    "ASSERT": "look-around cannot be compiled; write what may stand there as part of the pattern",
     "ATOMIC_GROUP": "an atomic group changes how a search goes back, and nothing goes back here; "
     "write (?:…)",
     "POSSESSIVE_REPEAT": "a possessive repeat changes how a search goes back, and nothing goes "
@@ -161,8 +195,11 @@ class _Builder:
     """An automaton as it grows, from its end to its beginning."""
 
     def __init__(self) -> None:
-        self._nodes: list[Node] = [Node(())]
-        self._sets: dict[Ranges, int] = {}
+        self._nodes: list[Node] = [Node(()), Node((ANYTHING,), reads=0)]
+        self._sets: dict[Ranges, int] = {EVERYTHING: 0}
+        self._monitors: list[int] = []
+        self._looks: dict[tuple[int, int], Look] = {}
+        self._behind = False
         self._classes: dict[tuple[object, ...], int] = {}
         self._ranges = 0
         self._pattern = ""
@@ -172,6 +209,7 @@ class _Builder:
     def add(self, pattern: str) -> int:
         """Where a pattern begins."""
         self._pattern, self._positions = pattern, _outline(pattern)
+        self._looks.clear()
         try:
             tree = _parser.parse(pattern)
         except re.error as error:
@@ -184,13 +222,31 @@ class _Builder:
                 f"the pattern {quote(pattern)} is no regular expression: {error}."
             ) from None
         start = self._sequence(tree, tree.state.flags, END)
-        self._check_dollars()
+        self._open_dollars()
         return start
+
+    def add_search(self, pattern: str) -> int:
+        """Where a text begins in which a pattern of ECMA-262 is found anywhere."""
+        self._pattern = pattern
+        start = self._sequence(ecma.parse(pattern), int(re.ASCII), ANYTHING)
+        ahead, todo = set[int](), [start]
+        while todo:  # what comes first, if it is not bound to the beginning
+            number = todo.pop()
+            if number not in ahead and self._nodes[number].asserts is not Assertion.BEGINNING:
+                ahead.add(number)
+                todo += () if self._nodes[number].reads is not None else self._nodes[number].onward
+        if all(self._nodes[n] == Node(self._nodes[n].onward) and n != END for n in ahead):
+            return start
+        loop = self._fork([])
+        again = self._made(Node((loop,), reads=0))
+        self._nodes[loop] = Node((again, start))
+        return loop
 
     def finished(self, starts: list[int]) -> Automaton:
         """The automaton that begins at any of some nodes."""
         start = starts[0] if len(starts) == 1 else self._made(Node(tuple(starts)))
-        return Automaton(self._pruned(), start, tuple(self._sets), self._positions, self._pattern)
+        monitors, sets = tuple(self._monitors), tuple(self._sets)
+        return Automaton(self._pruned(), start, monitors, sets, self._positions, self._pattern)
 
     def _made(self, node: Node) -> int:
         if len(self._nodes) >= MAX_NODES:
@@ -233,10 +289,16 @@ class _Builder:
             least, most, inside = argument
             return self._repeat(least, most, inside, flags, onward)
         if name == "AT":
-            return self._made(Node((onward,), asserts=_assertion(argument.name, flags)))
+            asserts = _assertion(argument.name, flags)
+            if self._behind and asserts is Assertion.DOLLAR:
+                why = r"$ inside of a look-behind looks ahead; write \Z or (?m:$)"
+                raise refused(self._pattern, self._positions, "$", why)
+            return self._made(Node((onward,), asserts=asserts))
         if name == "FAILURE":
             return self._fork([])
-        name = name.replace("ASSERT_NOT", "ASSERT")
+        if name in ("ASSERT", "ASSERT_NOT"):
+            look = self._look(name == "ASSERT_NOT", argument, flags)
+            return self._made(Node((onward,), looks=look))
         why = _NOT_REGULAR.get(name, f"{name} is not known here")
         raise refused(self._pattern, self._positions, name, why)
 
@@ -257,7 +319,7 @@ class _Builder:
         return self._made(Node(tuple(dict.fromkeys(ways))))
 
     def _repeat(self, least: int, most: int, inside: Any, flags: int, onward: int) -> int:
-        if most == _parser.MAXREPEAT:
+        if most >= _parser.MAXREPEAT:
             loop = self._fork([])
             again = self._sequence(inside, flags, loop)
             self._nodes[loop] = Node((again, onward))
@@ -272,20 +334,44 @@ class _Builder:
             start = self._sequence(inside, flags, start)
         return start
 
+    def _look(self, negated: bool, argument: Any, flags: int) -> Look:
+        """A look-around, made once however often what holds it is repeated."""
+        known = self._looks.get((id(argument), flags))
+        if known is not None:
+            return known
+        direction, inside = argument
+        if direction > 0:
+            if self._behind:
+                why = "a look-ahead inside of a look-behind cannot be compiled; write it outside"
+                raise refused(self._pattern, self._positions, "ASSERT", why)
+            look = Look("ASSERT", self._sequence(inside, flags, ANYTHING), negated)
+        else:
+            outer, self._behind = self._behind, True
+            start = self._sequence(inside, flags, END)
+            self._behind = outer
+            self._monitors.append(start)
+            look = Look("ASSERT", start, negated, len(self._monitors) - 1)
+        self._looks[id(argument), flags] = look
+        return look
+
     def _spend(self) -> None:
         """Count a part that is built, as parts may be empty and repeated without end."""
         self._work += 1
         if self._work > 4 * MAX_NODES:
             raise self._too_large()
 
-    def _check_dollars(self) -> None:
-        """Refuse a $ behind which a line may end: it means that nothing else follows that."""
+    def _open_dollars(self) -> None:
+        """Let a $ behind which a line may end look ahead: nothing else may follow that."""
         ends = [contains(ranges, ord("\n")) for ranges in self._sets]
         readers = [n for n, node in enumerate(self._nodes) if node.reads is not None]
         before = leading_to(self._nodes, [n for n in readers if ends[self._nodes[n].reads or 0]])
-        if any(self._nodes[number].asserts is Assertion.DOLLAR for number in before):
-            why = "$ stands before what may be a line's end; write (?m:$) or leave it out"
-            raise refused(self._pattern, self._positions, "$", why)
+        dollars = [n for n in before if self._nodes[n].asserts is Assertion.DOLLAR]
+        if dollars:
+            end = self._made(Node((ANYTHING,), asserts=Assertion.END))
+            line_end = self._reading([("range", 10, 10)], False, 0, end)
+            look = Look("$", self._fork([line_end, end]))
+            for number in dollars:
+                self._nodes[number] = Node(self._nodes[number].onward, looks=look)
 
     def _pruned(self) -> tuple[Node, ...]:
         """The nodes, without ways that do not lead to the end."""
@@ -293,14 +379,14 @@ class _Builder:
         for number, node in enumerate(self._nodes):
             for other in node.onward:
                 before[other].append(number)
-        alive, todo = {END}, [END]
+        alive, todo = {END, ANYTHING}, [END, ANYTHING]
         while todo:
             for number in before[todo.pop()]:
                 if number not in alive:
                     alive.add(number)
                     todo.append(number)
         return tuple(
-            Node(tuple(other for other in node.onward if other in alive), node.reads, node.asserts)
+            replace(node, onward=tuple(other for other in node.onward if other in alive))
             for node in self._nodes
         )
 

@@ -17,6 +17,12 @@ from lmlang.errors import ProgramError, quote
 from lmlang.grammar.fsm import MAX_KEPT, NOTHING, OTHER, Alphabet, Letter, moved, reached
 from lmlang.grammar.regex import END, compile_regex, leading_to, refused
 
+_NO_LOOKS = {
+    "$": "$ stands before what may be a line's end; write (?m:$) or leave it out",
+    "ASSERT": "look-around cannot be searched for in a text that still grows; write what may "
+    "stand there as part of the pattern",
+}
+
 Groups = tuple[frozenset[int], ...]
 
 
@@ -151,6 +157,9 @@ def _check(pattern: str) -> None:
             "output at once: write what must stand there, as in x+ for x*."
         )
     nodes = automaton.nodes
+    look = next((node.looks for node in nodes if node.looks is not None), None)
+    if look is not None:
+        raise refused(pattern, automaton.positions, look.spelling, _NO_LOOKS[look.spelling])
     for number in leading_to(nodes, [END]):
         asserts = nodes[number].asserts
         if asserts is not None and not asserts.looks_back_only:

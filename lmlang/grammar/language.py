@@ -1,0 +1,302 @@
+"""Sets of texts: what patterns match, lists of texts, lengths, and their boolean algebra.
+
+    matching("[a-z]+") & of_length(1, 9) & ~of_texts(["id"])
+
+A language is a small immutable tree; equal trees are one object. The automaton behind it is made
+when it is first asked something, and then as far as the answer needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from heapq import heappop, heappush
+from threading import Lock
+from typing import Any
+from weakref import WeakValueDictionary
+
+from lmlang.errors import quote
+from lmlang.grammar.machines import (
+    GONE,
+    MAX_EXPLORED,
+    NEVER,
+    Lengths,
+    Machine,
+    Others,
+    Product,
+    Texts,
+    too_large,
+)
+from lmlang.grammar.regex import compile_regex, compile_search
+from lmlang.grammar.threads import Pattern
+
+
+class Language:
+    """Texts; immutable. Equal only to itself, and what is made in the same way is the same object.
+
+    Use the functions of this module to make one.
+    """
+
+    __slots__ = ("__weakref__", "_kind", "_machine", "_make", "_of", "tables")
+
+    def __init__(self, kind: str, of: Any, make: Callable[[Language], Machine]) -> None:
+        self._kind = kind
+        self._of = of
+        self._make = make
+        self._machine: Machine | None = None
+        self.tables: dict[Any, Any] = {}
+        """What has been made of it for bytes; owned by `tables.py`."""
+
+    def __and__(self, other: Language) -> Language:
+        return _all((self, other))
+
+    def __or__(self, other: Language) -> Language:
+        return ~_all((~self, ~other)) if self._kind == other._kind == "not" else _any((self, other))
+
+    def __invert__(self) -> Language:
+        if self._kind == "not":
+            inside: Language = self._of
+            return inside
+        if self is ANY or self is NOTHING:
+            return NOTHING if self is ANY else ANY
+        return _language("not", self, lambda new: Others(self.machine, new.name))
+
+    def __repr__(self) -> str:
+        return f"<Language: {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """What it is, for messages."""
+        if self._kind in ("matching", "searching"):
+            return f"the pattern {quote(self._of)}"
+        if self._kind == "texts":
+            return f"{len(self._of):,} texts"
+        if self._kind == "lengths":
+            least, most = self._of
+            return f"texts of at least {least:,}{'' if most is None else f', at most {most:,}'}"
+        patterns = list(dict.fromkeys(_leaves(self)))
+        more = f" and {len(patterns) - 3:,} more" if len(patterns) > 3 else ""
+        return f"what is made of {', '.join(patterns[:3])}{more}"
+
+    @property
+    def machine(self) -> Machine:
+        """Its automaton over characters."""
+        found = self._machine
+        if found is None or found.full:
+            found = self._machine = self._make(self)
+        return found
+
+    def contains(self, text: str) -> bool:
+        """Whether a text belongs to it."""
+        machine = self.machine
+        state = machine.start
+        for character in text:
+            letter = machine.alphabet.letter(ord(character))
+            state = GONE if letter < 0 or state == GONE else machine.step(state, letter)
+            if state == GONE:
+                return False
+        return machine.accepting(state)
+
+    def is_empty(self) -> bool:
+        """Whether no text belongs to it.
+
+        Raises:
+            GrammarTooLarge: It cannot be told within the limits; so do all questions below.
+        """
+        return self.machine.distance(self.machine.start) >= NEVER
+
+    def is_disjoint(self, other: Language) -> bool:
+        """Whether no text belongs to both."""
+        return (self & other).is_empty()
+
+    def shortest(self) -> str | None:
+        """A text of the fewest characters; None if there is none."""
+        return None if self.is_empty() else self.machine.completion(self.machine.start)
+
+    def first(self, limit: int) -> list[str]:
+        """The shortest texts, as many as there are up to a limit."""
+        machine, found = self.machine, list[str]()
+        distance = machine.distance(machine.start)
+        heap = [] if distance >= NEVER else [(distance, 0, "", machine.start, False)]
+        looked = 0
+        while heap and len(found) < limit:
+            total, depth, text, state, ends = heappop(heap)
+            if ends:
+                found.append(text)
+                continue
+            looked += 1
+            if looked > MAX_EXPLORED + limit:
+                raise too_large(self.name, MAX_EXPLORED + limit)
+            if machine.accepting(state):
+                heappush(heap, (len(text), depth, text, state, True))
+            for some, target in machine.edges(state):
+                distance = machine.distance(target)
+                if distance < NEVER:
+                    total = len(text) + 1 + distance
+                    for character in machine.alphabet.characters(some, limit - len(found)):
+                        heappush(heap, (total, depth - 1, text + character, target, False))
+        return found
+
+    def size(self, limit: int) -> int:
+        """How many texts belong to it, counted up to a limit."""
+        machine = self.machine
+        known = set[int]()
+        level = {machine.start: 1} if not self.is_empty() else {}
+        found, length = 0, 0
+        while level:
+            known.update(level)
+            found += sum(count for state, count in level.items() if machine.accepting(state))
+            further: dict[int, int] = {}
+            for state, count in level.items():
+                for some, target in machine.alive(state):
+                    more = count * machine.alphabet.size(some)
+                    further[target] = further.get(target, 0) + more
+            length += 1
+            # Texts of one length that can go on lead to different ones; and a text that is longer
+            # than there are states has come to one of them twice.
+            if found + sum(further.values()) >= limit:
+                return limit
+            if further and length > len(known.union(further)):
+                return limit
+            if len(known) > MAX_EXPLORED:
+                raise too_large(self.name, MAX_EXPLORED)
+            level = further
+        return min(found, limit)
+
+
+def _leaves(language: Language) -> list[str]:
+    """The names of the languages that one is made of, without nesting."""
+    found, todo = list[str](), [language]
+    while todo and len(found) < 100:
+        here = todo.pop()
+        if here._kind == "not":
+            todo.append(here._of)
+        elif here._kind in ("all", "any"):
+            todo.extend(here._of)
+        else:
+            found.append(here.name)
+    return sorted(found)
+
+
+_known: WeakValueDictionary[Any, Language] = WeakValueDictionary()
+_lock = Lock()
+
+
+def _language(kind: str, of: Any, make: Callable[[Language], Machine]) -> Language:
+    """The one language of a kind that is made of this."""
+    with _lock:
+        found = _known.get((kind, of))
+        if found is None:
+            found = _known[kind, of] = Language(kind, of, make)
+        return found
+
+
+def _joined(languages: Iterable[Language], kind: str) -> list[Language]:
+    """The parts, without those that are joined in the same way themselves; each once."""
+    found: dict[Language, None] = {}
+    for language in languages:
+        found.update(dict.fromkeys(language._of if language._kind == kind else (language,)))
+    return list(found)
+
+
+def _all(languages: Iterable[Language]) -> Language:
+    """What belongs to all of some languages."""
+    parts = _joined(languages, "all")
+    known = set(parts)
+    kept = []
+    least, most = 0, list[int]()
+    texts: frozenset[str] | None = None
+    others: frozenset[str] = frozenset()
+    for part in parts:
+        if part is NOTHING or ~part in known:
+            return NOTHING
+        if part._kind == "lengths":
+            least = max(least, part._of[0])
+            most += [] if part._of[1] is None else [part._of[1]]
+        elif part._kind == "texts":
+            texts = part._of if texts is None else texts & part._of
+        elif part._kind == "not" and part._of._kind == "texts":
+            others |= part._of._of
+        else:
+            kept.append(part)
+    lengths = of_length(least, min(most, default=None))
+    if texts is not None:
+        rest = [*kept, lengths]
+        return of_texts(t for t in texts - others if all(part.contains(t) for part in rest))
+    if others:
+        kept.append(~of_texts(others))
+    if lengths is not ANY:
+        kept.append(lengths)
+    return _combined(kept, "all", ANY)
+
+
+def _any(languages: Iterable[Language]) -> Language:
+    """What belongs to any of some languages."""
+    parts = [part for part in _joined(languages, "any") if part is not NOTHING]
+    known = set(parts)
+    if any(part is ANY or ~part in known for part in parts):
+        return ANY
+    texts = [part for part in parts if part._kind == "texts"]
+    if len(texts) > 1:
+        parts = [part for part in parts if part._kind != "texts"]
+        parts.append(of_texts(frozenset().union(*(part._of for part in texts))))
+    return _combined(parts, "any", NOTHING)
+
+
+def _combined(parts: list[Language], kind: str, none: Language) -> Language:
+    if len(parts) < 2:
+        return parts[0] if parts else none
+    if NOTHING in parts:
+        return NOTHING
+    return _language(
+        kind,
+        frozenset(parts),
+        lambda new: Product([part.machine for part in parts], kind == "all", new.name),
+    )
+
+
+@lru_cache(maxsize=256)
+def matching(pattern: str) -> Language:
+    """What a regular expression in Python's syntax matches in full.
+
+    Raises:
+        GrammarSyntaxError: It is none, or is not regular; with the position.
+        GrammarTooLarge: Its automaton would be too large.
+    """
+    automaton = compile_regex(pattern)
+    return _language("matching", pattern, lambda new: Pattern(automaton, new.name))
+
+
+@lru_cache(maxsize=256)
+def searching(pattern: str) -> Language:
+    """All texts in which a regular expression of ECMA-262 is found, as JSON Schema has it.
+
+    Raises:
+        GrammarSyntaxError: It is none, or is not regular; with the position.
+        GrammarTooLarge: Its automaton would be too large.
+    """
+    automaton = compile_search(pattern)
+    return _language("searching", pattern, lambda new: Pattern(automaton, new.name))
+
+
+def of_texts(texts: Iterable[str]) -> Language:
+    """Some texts; those that hold a surrogate are left out."""
+    some = frozenset(text for text in texts if text.isascii() or not _has_surrogate(text))
+    return _language("texts", some, lambda new: Texts(some)) if some else NOTHING
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def of_length(least: int, most: int | None) -> Language:
+    """All texts of so many characters; no upper bound for None."""
+    if most is not None and least > most:
+        return NOTHING
+    return _language("lengths", (least, most), lambda new: Lengths(least, most))
+
+
+ANY: Language = of_length(0, None)
+"""All texts."""
+NOTHING: Language = _language("texts", frozenset(), lambda new: Texts(()))
+"""No text."""

@@ -1,0 +1,277 @@
+r"""A regular expression at work: the nodes that a text may have come to, and what each still owes.
+
+    a(?=..x)b*    behind "a":   node b*, owes "..x"
+                  behind "ab":  node b*, owes ".x"        a duty is a set of threads of its own
+
+A look-ahead makes the threads behind it owe that its pattern matches (or never matches) what comes.
+A look-behind asks a monitor: its pattern, begun anew at every character. A thread whose duty fails
+is gone; one whose duties are met accepts where its node does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from lmlang.grammar.alphabet import alphabet_of
+from lmlang.grammar.charset import category
+from lmlang.grammar.fsm import ASCII_WORD, LINE_END, NOTHING, OTHER, WORD, holds
+from lmlang.grammar.machines import NEVER, Edges, Machine, too_large
+from lmlang.grammar.regex import ANYTHING, END, Automaton
+
+MAX_THREADS = 10_000
+"""Threads of one state."""
+
+Thread: TypeAlias = "tuple[int, frozenset[Duty]]"
+"""A node, and what has to hold of the text that comes besides."""
+Threads: TypeAlias = frozenset[Thread]
+Duty: TypeAlias = tuple[bool, Threads]
+"""Whether the text must not match, and the threads of what it must (not) match."""
+Key: TypeAlias = tuple[Threads, int, tuple[Threads, ...]]
+"""Threads, the kind of the character before, the threads of the monitors."""
+
+FREE: frozenset[Duty] = frozenset()
+DONE: Thread = (ANYTHING, FREE)
+
+
+class Pattern(Machine):
+    """What a regular expression matches in full."""
+
+    def __init__(self, automaton: Automaton, name: str) -> None:
+        self._nodes = automaton.nodes
+        self._asserts = any(node.asserts is not None for node in automaton.nodes)
+        kinds = [((10, 10),), category("w", True), category("w", False)] if self._asserts else []
+        alphabet, masks = alphabet_of([*automaton.sets, *kinds])
+        super().__init__(alphabet, name)
+        self._sets = masks[: len(automaton.sets)]
+        self._kinds = _kinds(alphabet.count, masks[len(automaton.sets) :])
+        self._of_kind: dict[int, int] = {}
+        for letter, kind in enumerate(self._kinds):
+            self._of_kind[kind] = self._of_kind.get(kind, 0) | 1 << letter
+        self._monitors = automaton.monitors
+        self._distances_of_nodes = _distances(automaton)
+        self._looks = any(node.looks is not None for node in automaton.nodes)
+        self.sure = not self._asserts and not self._looks
+        key = self._key({(automaton.start, FREE)}, [[] for _ in self._monitors], NOTHING)
+        if key[0]:
+            self.start = self._number(key)
+
+    def _key(self, starts: Iterable[Thread], begun: Iterable[list[Thread]], before: int) -> Key:
+        threads = self._reached(starts, before, None, ())
+        monitors = tuple(
+            self._reached([*more, (start, FREE)], before, None, ())
+            for start, more in zip(self._monitors, begun, strict=True)
+        )
+        if not self._asserts or not (monitors or self._looks_back(threads)):
+            before = OTHER
+        return threads, before, monitors
+
+    def _looks_back(self, threads: Threads) -> bool:
+        """Whether the character before still matters."""
+        return any(
+            self._nodes[number].reads is None or any(self._looks_back(duty) for _, duty in duties)
+            for number, duties in threads
+        )
+
+    def _made(self, key: Key) -> Edges:
+        threads, _, monitors = key
+        joined: dict[Key, int] = {}
+        if not monitors and all(
+            not duties and (number == END or self._nodes[number].reads is not None)
+            for number, duties in threads
+        ):
+            for some, onward in self._parts(threads):
+                starts = [(number, FREE) for number in onward]
+                for kind, members in self._of_kind.items():
+                    if some & members:
+                        target = self._key(starts, (), kind)
+                        joined[target] = joined.get(target, 0) | some & members
+        else:
+            for letter in range(self.alphabet.count):
+                target = self._moved(key, letter)
+                joined[target] = joined.get(target, 0) | 1 << letter
+        return tuple((some, self._number(to)) for to, some in joined.items() if to[0])
+
+    def _parts(self, threads: Threads) -> list[tuple[int, set[int]]]:
+        """Classes that the same of some readers take, and where these lead."""
+        onward: dict[int, set[int]] = {}
+        for number, _ in threads:
+            node = self._nodes[number]
+            if node.reads is not None:
+                onward.setdefault(node.reads, set()).update(node.onward)
+        parts: list[tuple[int, list[int]]] = [(self.alphabet.all, [])]
+        for number in sorted(onward):
+            classes, finer = self._sets[number], []
+            for some, taken in parts:
+                if some & classes:
+                    finer.append((some & classes, [*taken, number]))
+                if some & ~classes:
+                    finer.append((some & ~classes, taken))
+            parts = finer
+        return [(some, set().union(*(onward[n] for n in taken))) for some, taken in parts if taken]
+
+    def _moved(self, key: Key, letter: int) -> Key:
+        threads, before, monitors = key
+        known: dict[Threads, Threads | None] = {}
+        step = (before, letter, monitors)
+        begun = [self._onward(monitor, step, known) for monitor in monitors]
+        return self._key(self._onward(threads, step, known), begun, self._kinds[letter])
+
+    def _onward(
+        self,
+        threads: Threads,
+        step: tuple[int, int, tuple[Threads, ...]],
+        known: dict[Threads, Threads | None],
+    ) -> list[Thread]:
+        """Where threads come by one more character, that of a duty on the way too."""
+        before, letter, monitors = step
+        kind, found = self._kinds[letter], []
+        for number, duties in self._reached(threads, before, kind, monitors):
+            node = self._nodes[number]
+            if node.reads is None or not self._sets[node.reads] >> letter & 1:
+                continue
+            owed: frozenset[Duty] | None = FREE
+            for negated, duty in duties:
+                after = known.get(duty)
+                if after is None:
+                    moved = self._onward(duty, step, known)
+                    after = known[duty] = self._reached(moved, kind, None, ())
+                more = _owed(negated, after)
+                owed = None if owed is None or more is None else owed | more
+            if owed is not None:
+                found += [(other, owed) for other in node.onward]
+        return found
+
+    def _reached(
+        self,
+        starts: Iterable[Thread],
+        before: int,
+        behind: int | None,
+        monitors: tuple[Threads, ...],
+    ) -> Threads:
+        """What lies behind some threads without a character: readers, ends, what is still open.
+
+        Args:
+            starts: Where to begin.
+            before: The kind of the character before.
+            behind: That of the character behind; None leaves open what looks at it.
+            monitors: What look-behinds ask; unused where they stay open.
+        """
+        found, seen, todo = set(), set(), list(starts)
+        while todo:
+            thread = todo.pop()
+            if thread in seen:
+                continue
+            seen.add(thread)
+            number, duties = thread
+            node = self._nodes[number]
+            if number == END or node.reads is not None:
+                found.add(thread)
+                continue
+            owed: frozenset[Duty] | None = duties
+            if node.asserts is not None:
+                if behind is None and not node.asserts.looks_back_only:
+                    found.add(thread)
+                    continue
+                if not holds(node.asserts, before, OTHER if behind is None else behind):
+                    continue
+            elif node.looks is not None and node.looks.monitor is not None:
+                if behind is None:
+                    found.add(thread)
+                    continue
+                monitor = self._reached(monitors[node.looks.monitor], before, behind, monitors)
+                if ((END, FREE) in monitor) == node.looks.negated:
+                    continue
+            elif node.looks is not None:
+                inner = self._reached([(node.looks.start, FREE)], before, behind, monitors)
+                more = _owed(node.looks.negated, inner)
+                owed = None if more is None else duties | more
+            if owed is not None:
+                todo += [(other, owed) for other in node.onward]
+        if len(found) > MAX_THREADS:
+            raise too_large(self._name, MAX_THREADS)
+        return _reduced(found)
+
+    def _accepts(self, key: Key) -> bool:
+        threads, before, monitors = key
+        return self._ends(threads, before, monitors)
+
+    def _ends(self, threads: Threads, before: int, monitors: tuple[Threads, ...]) -> bool:
+        """Whether some threads accept at the end of the text."""
+        return any(
+            number in (END, ANYTHING)
+            and all(self._ends(duty, before, monitors) != negated for negated, duty in duties)
+            for number, duties in self._reached(threads, before, NOTHING, monitors)
+        )
+
+    def _bound(self, key: Key) -> int:
+        return self._least(key[0])
+
+    def _least(self, threads: Threads) -> int:
+        found = NEVER
+        for number, duties in threads:
+            here = self._distances_of_nodes[number]
+            for negated, duty in duties:
+                if not negated:
+                    here = max(here, self._least(duty))
+            found = min(found, here)
+        return found
+
+
+def _owed(negated: bool, threads: Threads) -> frozenset[Duty] | None:
+    """What is owed of a duty at these threads; None where it has failed."""
+    if DONE in threads:
+        return None if negated else FREE
+    if not threads:
+        return FREE if negated else None
+    return frozenset(((negated, threads),))
+
+
+def _reduced(threads: set[Thread]) -> Threads:
+    """The threads without those that owe more than another at the same place."""
+    if DONE in threads:
+        return frozenset((DONE,))
+    if not any(duties for _, duties in threads):
+        return frozenset(threads)
+    kept: list[Thread] = []
+    for number, duties in sorted(
+        threads, key=lambda thread: (thread[0] != ANYTHING, len(thread[1]))
+    ):
+        if not any(other in (number, ANYTHING) and owed <= duties for other, owed in kept):
+            kept.append((number, duties))
+    return frozenset(kept)
+
+
+def _kinds(count: int, masks: list[int]) -> list[int]:
+    """What assertions see of each class of characters."""
+    if not masks:
+        return [OTHER] * count
+    line_end, ascii_word, word = masks
+    return [
+        LINE_END if line_end >> letter & 1
+        else ASCII_WORD if ascii_word >> letter & 1
+        else WORD if word >> letter & 1
+        else OTHER
+        for letter in range(count)
+    ]  # fmt: skip
+
+
+def _distances(automaton: Automaton) -> list[int]:
+    """For every node the fewest characters to an end, if all that is asserted holds."""
+    before: list[list[int]] = [[] for _ in automaton.nodes]
+    for number, node in enumerate(automaton.nodes):
+        for other in node.onward:
+            before[other].append(number)
+    found = [NEVER] * len(automaton.nodes)
+    found[END] = found[ANYTHING] = 0
+    level, distance = [END, ANYTHING], 0
+    while level:
+        further: list[int] = []
+        while level:
+            for number in before[level.pop()]:
+                cost = distance + (automaton.nodes[number].reads is not None)
+                if cost < found[number]:
+                    found[number] = cost
+                    (further if cost > distance else level).append(number)
+        level, distance = [n for n in further if found[n] == distance + 1], distance + 1
+    return found
