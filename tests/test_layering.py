@@ -32,8 +32,9 @@ MAY_TAKE = {
 STANDARD_ONLY = {"errors", "limits", "grammar", "noise", "protocol", "frontend"}
 OPTIONAL = {
     "lmlang.frontend.progress": {"tqdm"},  # may be missing, which the module then says
-    "lmlang.grammar.types": {"pydantic"},
+    "lmlang.grammar.types": {"pydantic", "typing_extensions"},
     "lmlang.grammar.tables": {"numpy"},
+    "lmlang.grammar.ebnf_table": {"numpy"},
     "lmlang.grammar.masks": {"numpy"},
     "lmlang.grammar.token_trie": {"numpy"},
     "lmlang.grammar.vocabulary": {"numpy"},
