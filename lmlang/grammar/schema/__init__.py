@@ -1,0 +1,1 @@
+"""JSON Schema: normalised to shapes, and the rules over bytes that follow from them."""
