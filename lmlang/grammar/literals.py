@@ -1,0 +1,69 @@
+"""Plain scalars as patterns: how dates, times, durations and UUIDs are spelled, calendar-true."""
+
+from __future__ import annotations
+
+from datetime import date
+
+_DAY = (
+    "(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    "|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+)
+_YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
+_BY_FOUR = "(?:0[48]|[2468][048]|[13579][26])"
+_LEAP_YEAR = f"(?:[0-9]{{2}}{_BY_FOUR}|{_BY_FOUR}00)"
+_OFFSET = "(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+_SECONDS = r"[0-9]{1,5}(?:\.[0-9]{1,6})?S"
+_CLOCK = (
+    f"(?:[0-9]{{1,5}}H(?:[0-9]{{1,5}}M)?(?:{_SECONDS})?|[0-9]{{1,5}}M(?:{_SECONDS})?|{_SECONDS})"
+)
+
+DATE = f"(?:{_YEAR}-{_DAY}|{_LEAP_YEAR}-02-29)"
+"""A day of the years 1 to 9999, as Python's dates have them."""
+TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
+"""A time of day; Python has no leap seconds."""
+DURATION = f"-?P(?:[0-9]{{1,8}}D(?:T{_CLOCK})?|T{_CLOCK})"
+"""Days, hours, minutes and seconds, within what a timedelta can hold."""
+INTEGER = "(?:0|-?[1-9][0-9]{0,399})"
+"""An integer where it is no JSON number, as in the keys of an object."""
+
+
+def time(aware: bool | None) -> str:
+    """A time of day, with an offset where it is aware; None: without."""
+    return f"{TIME}{_OFFSET}" if aware else TIME
+
+
+def moment(aware: bool | None) -> str:
+    """A date and a time; with an offset, without one, or (None) either."""
+    offset = {True: _OFFSET, False: "", None: f"{_OFFSET}?"}[aware]
+    return f"{DATE}T{TIME}{offset}"
+
+
+def uuid(version: int | None) -> str:
+    """A UUID in lower case, of one version or of any."""
+    if version is None:
+        return "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+    return (
+        f"[0-9a-f]{{8}}-[0-9a-f]{{4}}-{version:x}[0-9a-f]{{3}}-[89ab][0-9a-f]{{3}}-[0-9a-f]{{12}}"
+    )
+
+
+def from_day(bound: date, inclusive: bool) -> str:
+    """Texts in the form of a date that is not before (or is after) a day."""
+    return _beyond(bound.isoformat(), inclusive, "9")
+
+
+def to_day(bound: date, inclusive: bool) -> str:
+    """Texts in the form of a date that is not behind (or is before) a day."""
+    return _beyond(bound.isoformat(), inclusive, "0")
+
+
+def _beyond(text: str, inclusive: bool, last: str) -> str:
+    """Texts of the same form whose first other digit is on the side of ``last``."""
+    found = [text] if inclusive else []
+    for index, digit in enumerate(text):
+        if digit in ("-", last):
+            continue
+        low, high = sorted((chr(ord(digit) + (1 if last == "9" else -1)), last))
+        rest = "".join(["-" if other == "-" else "[0-9]" for other in text[index + 1 :]])
+        found.append(f"{text[:index]}[{low}-{high}]{rest}")
+    return f"(?:{'|'.join(found)})"

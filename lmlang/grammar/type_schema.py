@@ -1,0 +1,372 @@
+"""What pydantic knows of a type, as the JSON Schema of what is generated for it.
+
+    TypeAdapter(type).core_schema ──walk──> JSON Schema, each node of a known kind
+
+Everything that the schema lets through is parsed by pydantic, validators of the program's own
+aside: so it is narrower than pydantic's own schema, and a kind that cannot be kept is refused by
+the name of the type and the field that it stands in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from lmlang.errors import SchemaUnsupported, quote
+from lmlang.grammar import literals, type_scalars
+from lmlang.grammar.type_scalars import Core, Schema, bounds_of, exactly, members, spelling
+
+_LAYERS = frozenset(
+    ("function-before", "function-after", "function-wrap", "custom-error", "default", "model")
+)
+"""Kinds that have what counts here in ``schema``."""
+
+
+def schema_of(core: Core) -> Schema:
+    """The JSON Schema of a core schema.
+
+    Raises:
+        SchemaUnsupported: It holds what cannot be generated.
+    """
+    walk = Walk(core)
+    found = walk.schema(core)
+    return {**found, "$defs": walk.defs} if walk.defs else found
+
+
+def peeled(core: Core) -> Core:
+    """A core schema without the layers of functions, defaults and definitions around it."""
+    while core["type"] in _LAYERS or core["type"] == "definitions":
+        core = core["schema"]
+    return core
+
+
+class Walk:
+    """One core schema on its way to a JSON Schema.
+
+    Attributes:
+        defs: Schemas of definitions that have been met, by their names.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.defs: dict[str, Schema] = {}
+        self._cores: dict[str, Core] = {}
+        self._names: dict[str, str] = {}
+        self._classes: list[str] = []
+        self._field: str | None = None
+        if core["type"] == "definitions":
+            self._cores = {each["ref"]: each for each in core["definitions"]}
+
+    def schema(self, core: Core) -> Schema:
+        """The schema of a node."""
+        make = _KINDS.get(core["type"])
+        if make is None:
+            raise self.refusal(_name_of(core), "no text of it can be generated")
+        return make(self, core)
+
+    def refusal(self, what: str, why: str) -> SchemaUnsupported:
+        """The refusal that says which part of which type it is about."""
+        where = self._field or "what is asked for"
+        return SchemaUnsupported(
+            f"{where} is of the type {quote(what)[1:-1]}, and {why}: take another type for what is "
+            "to be generated, or one that is made of it afterwards."
+        )
+
+    @contextmanager
+    def _inside(self, cls: str) -> Iterator[None]:
+        self._classes.append(cls)
+        yield
+        self._classes.pop()
+
+    @contextmanager
+    def _at(self, field: str) -> Iterator[None]:
+        before, cls = self._field, self._classes[-1] if self._classes else ""
+        self._field = f"field `{field}` of `{cls}`" if cls else f"field `{field}`"
+        yield
+        self._field = before
+
+    # --------------------------------------------------------------------------- layers
+
+    def layer(self, core: Core) -> Schema:
+        """A function, a default or an error around a schema; functions may refuse what it lets."""
+        return self.schema(core.get("json_schema_input_schema") or core["schema"])
+
+    def plain_function(self, core: Core) -> Schema:
+        """A function instead of a schema."""
+        given = core.get("json_schema_input_schema")
+        if given is None:
+            raise self.refusal(_name_of(core), "a function of the program's own reads it")
+        return self.schema(given)
+
+    def definitions(self, core: Core) -> Schema:
+        """A schema with named ones beside it."""
+        self._cores.update((each["ref"], each) for each in core["definitions"])
+        return self.schema(core["schema"])
+
+    def reference(self, core: Core) -> Schema:
+        """A named schema; it may be the one that this stands in."""
+        ref = core["schema_ref"]
+        if ref not in self._names:
+            target = self._cores[ref]
+            base = re.sub(r"\W", "_", getattr(target.get("cls"), "__name__", "type"))
+            name = base
+            while name in self._names.values():
+                name = f"{base}_{len(self._names)}"
+            self._names[ref] = name
+            self.defs[name] = {}
+            self.defs[name].update(self.schema(target))
+        return {"$ref": f"#/$defs/{self._names[ref]}"}
+
+    # ------------------------------------------------------------------------ containers
+
+    def scalar(self, core: Core) -> Schema:
+        """A number, a string or what is written as one."""
+        return type_scalars.KINDS[core["type"]](core, self.refusal)
+
+    def anything(self, core: Core) -> Schema:
+        """Any JSON."""
+        return {}
+
+    def array(self, core: Core) -> Schema:
+        """A list, or another kind of sequence."""
+        most = [n for n in (core.get("max_length"), core.get("maxlen")) if n is not None]
+        found: Schema = {"type": "array"}
+        if "items_schema" in core:
+            found["items"] = self.schema(core["items_schema"])
+        found |= {"minItems": core["min_length"]} if core.get("min_length") else {}
+        return found | ({"maxItems": min(most)} if most else {})
+
+    def collection(self, core: Core) -> Schema:
+        """A set; its items differ, and can be hashed."""
+        items = core.get("items_schema")
+        if items is not None:
+            inner = peeled(items)
+            if inner["type"] == "definition-ref":
+                items = self._cores[inner["schema_ref"]]
+                inner = peeled(items)
+            if inner["type"] in ("list", "set", "dict", "typed-dict") or not _hashable(items):
+                raise self.refusal(f"{core['type']} of {_name_of(inner)}", "those cannot be hashed")
+        return {**self.array(core), "uniqueItems": True}
+
+    def tuple(self, core: Core) -> Schema:
+        """A tuple, whose last item may be repeated."""
+        items = [self.schema(item) for item in core["items_schema"]]
+        at = core.get("variadic_item_index")
+        found: Schema = {"type": "array"}
+        if at is None:
+            found |= {"prefixItems": items} if items else {}
+            return found | {"items": False, "minItems": len(items), "maxItems": len(items)}
+        if at != len(items) - 1:
+            raise self.refusal("tuple", "only its last items may be any number")
+        found |= {"prefixItems": items[:at]} if at else {}
+        found |= {"items": items[at], "minItems": max(at, core.get("min_length") or 0)}
+        return found | ({"maxItems": core["max_length"]} if core.get("max_length") else {})
+
+    def named_tuple(self, core: Core) -> Schema:
+        """A tuple of which each item has a name and perhaps a default."""
+        items, least = [], 0
+        with self._inside(core["cls"].__name__):
+            for field in core["fields"]:
+                with self._at(field["name"]):
+                    items.append(self.schema(field["schema"]))
+                least += field["schema"]["type"] != "default"
+        prefix = {"prefixItems": items} if items else {}
+        return {"type": "array", **prefix, "items": False, "minItems": least}
+
+    def mapping(self, core: Core) -> Schema:
+        """A dict, whose keys are strings in JSON."""
+        found: Schema = {"type": "object"}
+        if core["type"] == "counter":
+            found["additionalProperties"] = {"type": "integer"}
+        elif "values_schema" in core:
+            found["additionalProperties"] = self.schema(core["values_schema"])
+        names = self._keys(core["keys_schema"]) if "keys_schema" in core else {}
+        found |= {"propertyNames": names} if names else {}
+        found |= {"minProperties": core["min_length"]} if core.get("min_length") else {}
+        most = core.get("max_length")
+        return found | ({} if most is None else {"maxProperties": most})
+
+    def _keys(self, core: Core) -> Schema:
+        """The schema of keys that are read as a type."""
+        core = peeled(core)
+        if core["type"] == "definition-ref":
+            core = peeled(self._cores[core["schema_ref"]])
+        kind = core["type"]
+        if kind == "any":
+            return {}
+        if kind == "str":
+            return {
+                name: each
+                for name, each in type_scalars.string(core, self.refusal).items()
+                if name != "type"
+            }
+        if kind == "bool":
+            return {"enum": ["true", "false"]}
+        if kind == "int" and not bounds_of(core, self.refusal):
+            return {"pattern": exactly(literals.INTEGER)}
+        if kind in ("date", "datetime", "time", "timedelta", "uuid"):
+            return {"allOf": [{"pattern": exactly(each)} for each in spelling(core, self.refusal)]}
+        if kind in ("literal", "enum"):
+            values = [value for value, _ in members(core, self.refusal)]
+            numbers = kind == "enum" and core.get("sub_type") == "int"
+            if all(isinstance(value, str) or numbers for value in values):
+                return {"enum": [str(value) for value in values]}
+        raise self.refusal(f"dict with keys of {_name_of(core)}", "keys of JSON are strings")
+
+    def union(self, core: Core) -> Schema:
+        """One of some types."""
+        choices = [each[0] if isinstance(each, tuple) else each for each in core["choices"]]
+        return _any_of([self.schema(choice) for choice in choices])
+
+    def nullable(self, core: Core) -> Schema:
+        """A type, or None."""
+        return _any_of([self.schema(core["schema"]), {"type": "null"}])
+
+    def tagged_union(self, core: Core) -> Schema:
+        """One of some types, which a field of theirs tells apart and so is never left out."""
+        told = core["discriminator"]
+        if callable(told):
+            raise self.refusal("a union", "a function of the program's own tells its members apart")
+        paths = [told] if isinstance(told, str) else told
+        names = [path[0] if isinstance(path, list) else path for path in paths]
+        found = []
+        for choice in core["choices"].values():
+            keys = self._keys_of(choice)
+            name = next((each for each in names if each in keys), names[0])
+            made = self.schema(choice)
+            required = [*made.get("required", ()), name]
+            found.append({**made, "required": list(dict.fromkeys(required))})
+        return _any_of(found)
+
+    def _keys_of(self, core: Core) -> list[str]:
+        """The keys of the objects that a member of a union is written as."""
+        core = peeled(core)
+        if core["type"] == "definition-ref":
+            return self._keys_of(self._cores[core["schema_ref"]])
+        if core["type"] == "tagged-union":
+            return [k for choice in core["choices"].values() for k in self._keys_of(choice)]
+        if core["type"] == "dataclass":
+            core = peeled(core["schema"])
+        fields = core.get("fields", {})
+        pairs = fields.items() if isinstance(fields, dict) else ((f["name"], f) for f in fields)
+        return [self._key(name, field, {}) for name, field in pairs]
+
+    # --------------------------------------------------------------------------- objects
+
+    def model(self, core: Core) -> Schema:
+        """A pydantic model; one with a root is written as that."""
+        with self._inside(core["cls"].__name__):
+            inner = peeled(core["schema"])
+            if inner["type"] != "model-fields":
+                return self.schema(core["schema"])
+            return self._object(inner["fields"].items(), inner, core.get("config") or {}, True)
+
+    def dataclass(self, core: Core) -> Schema:
+        """A dataclass, without the fields that it sets itself."""
+        inner = peeled(core["schema"])
+        pairs = [(f["name"], f) for f in inner["fields"] if f.get("init", True)]
+        with self._inside(core["cls"].__name__):
+            return self._object(pairs, core, core.get("config") or {}, True)
+
+    def typed_dict(self, core: Core) -> Schema:
+        """A TypedDict, whose keys may be missing as it says."""
+        config, cls = core.get("config") or {}, core.get("cls")
+        with self._inside(getattr(cls, "__name__", "TypedDict")):
+            return self._object(core["fields"].items(), core, config, core.get("total", True))
+
+    def _object(self, fields: Any, core: Core, config: Mapping[str, Any], total: bool) -> Schema:
+        properties: Schema = {}
+        required, names = [], []
+        for name, field in fields:
+            key = self._key(name, field, config)
+            with self._at(name):
+                properties[key] = self.schema(field["schema"])
+            if field["schema"]["type"] != "default" and field.get("required", total):
+                required.append(key)
+            names.append(name)
+        extra = core.get("extra_behavior") or config.get("extra_fields_behavior")
+        rest: Schema | bool = False
+        if extra == "allow":
+            more = core.get("extras_schema")
+            rest = self.schema(more) if more else True
+            # another name of a field is no extra key
+            properties |= {name: False for name in names if name not in properties}
+        found: Schema = {"type": "object", "properties": properties}
+        found |= {"required": required} if required else {}
+        return {**found, "additionalProperties": rest}
+
+    def _key(self, name: str, field: Core, config: Mapping[str, Any]) -> str:
+        """The key that a field is read from."""
+        alias = field.get("validation_alias")
+        if alias is None or config.get("validate_by_alias") is False:
+            return name
+        if isinstance(alias, str):
+            return alias
+        paths = alias if all(isinstance(path, list) for path in alias) else [alias]
+        for path in paths:
+            if len(path) == 1 and isinstance(path[0], str):
+                return str(path[0])
+        if config.get("validate_by_name") or config.get("populate_by_name"):
+            return name
+        with self._at(name):
+            raise self.refusal("a path", "its alias is no key of this object alone")
+
+
+def _any_of(schemas: list[Schema]) -> Schema:
+    found: list[Schema] = []
+    for schema in schemas:
+        if schema not in found or any(isinstance(v, bool) for v in schema.get("enum", ())):
+            found.append(schema)
+    return found[0] if len(found) == 1 else {"anyOf": found}
+
+
+def _hashable(core: Core) -> bool:
+    """Whether instances can be hashed, as far as a class says it."""
+    while core["type"] in _LAYERS and core["type"] != "model":
+        core = core["schema"]
+    cls = core.get("cls")
+    return not isinstance(cls, type) or cls.__hash__ is not None
+
+
+def _name_of(core: Core) -> str:
+    """A type by a name that its programmer knows."""
+    cls = core.get("cls")
+    if isinstance(cls, type):
+        return cls.__name__
+    function = core.get("function")
+    if isinstance(function, Mapping):
+        return str(getattr(function["function"], "__name__", core["type"]))
+    return {"callable": "Callable", "generator": "Iterable"}.get(core["type"], str(core["type"]))
+
+
+_KINDS: Mapping[str, Callable[[Walk, Core], Schema]] = {
+    "function-before": Walk.layer,
+    "function-after": Walk.layer,
+    "function-wrap": Walk.layer,
+    "function-plain": Walk.plain_function,
+    "custom-error": Walk.layer,
+    "default": Walk.layer,
+    "json-or-python": lambda walk, core: walk.schema(core["json_schema"]),
+    "lax-or-strict": lambda walk, core: walk.schema(core["lax_schema"]),
+    "definitions": Walk.definitions,
+    "definition-ref": Walk.reference,
+    "any": Walk.anything,
+    **dict.fromkeys(type_scalars.KINDS, Walk.scalar),
+    "list": Walk.array,
+    "deque": Walk.array,
+    "set": Walk.collection,
+    "frozenset": Walk.collection,
+    "tuple": Walk.tuple,
+    "named-tuple": Walk.named_tuple,
+    "dict": Walk.mapping,
+    "ordered-dict": Walk.mapping,
+    "frozendict": Walk.mapping,
+    "counter": Walk.mapping,
+    "union": Walk.union,
+    "nullable": Walk.nullable,
+    "tagged-union": Walk.tagged_union,
+    "model": Walk.model,
+    "dataclass": Walk.dataclass,
+    "typed-dict": Walk.typed_dict,
+}

@@ -1,0 +1,297 @@
+"""Python's types as constraints, and the values of what was generated under them.
+
+    int, date, Literal, Enum, …    plain literals: 7  2024-02-29  red  True
+    Union of such                  one of their literals
+    str, everything structured     JSON, which pydantic reads
+
+Two literals that would be spelled alike, as those of ``Literal[1, "1"]``, are written as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from operator import or_
+from typing import Any, TypeAlias
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
+from typing_extensions import NotRequired, Required, TypedDict, is_typeddict
+
+from lmlang.errors import ConstraintError, SchemaUnsupported, quote
+from lmlang.grammar.spec import Choice, Ebnf, Either, JsonSchema, Regex, Spec, Style
+from lmlang.grammar.type_scalars import Core, members, spelling
+from lmlang.grammar.type_schema import Walk, schema_of
+
+Reader: TypeAlias = Callable[[str], Any]
+"""The value of a text; `ConstraintError` where it has none."""
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
+_NAMED = {"int": int, "float": float, "str": str, "bool": bool}
+"""Types by the names that SGLang takes for them."""
+_SPECS = (Regex, JsonSchema, Ebnf, Choice, Either)
+_FUNCTIONS = ("function-before", "function-after", "function-wrap", "custom-error")
+_OLD_TYPED_DICTS = sys.version_info < (3, 12)
+"""Whether pydantic takes TypedDicts of typing_extensions only."""
+
+
+def spec_of(tp: Any, *, json_style: Style = "line") -> Spec:
+    """The constraint of a type: what is generated under it is read by `reader_of` the type.
+
+    Args:
+        tp: A type as annotations have it; a JSON schema as a dict; a spec.
+        json_style: White space of what is written as JSON.
+
+    Raises:
+        SchemaUnsupported: A part of the type cannot be generated.
+        ConstraintError: It is no type.
+    """
+    return _output(tp, json_style)[0]
+
+
+def reader_of(tp: Any) -> Reader:
+    """What makes values of a type of texts that its constraint allows.
+
+    Raises:
+        SchemaUnsupported: A part of the type cannot be generated.
+        ConstraintError: It is no type.
+    """
+    return _output(tp, "line")[1]
+
+
+def _output(tp: Any, style: Style) -> tuple[Spec, Reader]:
+    try:
+        hash(tp)
+    except TypeError:
+        return _made(tp, style)
+    return _remembered(tp, style)
+
+
+@lru_cache(maxsize=512)
+def _remembered(tp: Any, style: Style) -> tuple[Spec, Reader]:
+    return _made(tp, style)
+
+
+def _made(tp: Any, style: Style) -> tuple[Spec, Reader]:
+    if isinstance(tp, Mapping):
+        return JsonSchema.of(tp, style), _json
+    if isinstance(tp, _SPECS):
+        return tp, _json if isinstance(tp, JsonSchema) else str
+    tp = _modern(_NAMED.get(tp, tp) if isinstance(tp, str) else tp)
+    try:
+        return _plain(tp) or _structured(tp, style)
+    except RecursionError:
+        raise SchemaUnsupported(
+            f"the type {_name(tp)} is nested too deep: make it of fewer levels."
+        ) from None
+
+
+# ------------------------------------------------------------------------------------- JSON
+
+
+def _structured(tp: Any, style: Style) -> tuple[Spec, Reader]:
+    adapter = _adapter(tp)
+    spec = JsonSchema.of(schema_of(adapter.core_schema), style)
+    return spec, lambda text: _read(adapter, text, text, tp)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConstraintError(
+            f"the output {quote(text)} cannot be read as JSON: {error}."
+        ) from None
+
+
+def _read(adapter: TypeAdapter[Any], source: str, text: str, tp: Any) -> Any:
+    """The value of JSON text; ``text`` is what was generated."""
+    try:
+        return adapter.validate_json(source)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        said = f"{quote(place)}: {first['msg']}" if place else first["msg"]
+        raise ConstraintError(
+            f"the output {quote(text)} is no {_name(tp)} ({said[:256]}): what validators of your "
+            "own refuse no constraint can know; generate again, or leave it to a type."
+        ) from error
+
+
+# --------------------------------------------------------------------------- plain literals
+
+
+@dataclass(frozen=True, slots=True)
+class _Alternative:
+    """One kind of literals: what they are, and the JSON of one (None for other texts)."""
+
+    spec: Spec
+    source: Callable[[str], str | None]
+
+
+def _plain(tp: Any) -> tuple[Spec, Reader] | None:
+    """A scalar or a union of scalars by their literals; None where JSON has to tell them apart."""
+    found: list[tuple[TypeAdapter[Any], _Alternative]] = []
+    options = typing.get_args(tp) if _is_union(tp) else (tp,)
+    for option in options:
+        adapter = _adapter(option)
+        made = _alternatives(adapter.core_schema)
+        if made is None:
+            return None
+        found += [(adapter, each) for each in made]
+    choices = [each for _, each in found if isinstance(each.spec, Choice)]
+    texts = [text for each in choices if isinstance(each.spec, Choice) for text in each.spec.texts]
+    specs: list[Spec] = [each.spec for _, each in found if not isinstance(each.spec, Choice)]
+    others = [each for _, each in found if not isinstance(each.spec, Choice)]
+    if len(set(texts)) < len(texts) or any(each.source(t) for each in others for t in texts):
+        return None
+    if texts:
+        specs.append(Choice(tuple(texts)))
+    specs = list(dict.fromkeys(specs))
+
+    def read(text: str) -> Any:
+        for adapter, alternative in found:
+            source = alternative.source(text)
+            if source is not None:
+                return _read(adapter, source, text, tp)
+        raise ConstraintError(
+            f"the output {quote(text)} is no {_name(tp)}: this is an error of the backend, which "
+            "did not keep the constraint."
+        )
+
+    return specs[0] if len(specs) == 1 else Either(tuple(specs)), read
+
+
+def _alternatives(core: Core) -> list[_Alternative] | None:
+    """The kinds of literals of a scalar; None for what is written as JSON, or for an empty text."""
+    walk = Walk(core)
+    while core["type"] in _FUNCTIONS or core["type"] == "definitions":
+        core = core["schema"]
+    kind = core["type"]
+    if kind == "definition-ref":
+        return None
+    if kind in ("nullable", "union"):
+        parts = core["choices"] if kind == "union" else [core["schema"], {"type": "none"}]
+        found: list[_Alternative] = []
+        for part in parts:
+            made = _alternatives(part[0] if isinstance(part, tuple) else part)
+            if made is None:
+                return None
+            found += made
+        return found
+    if kind in ("int", "float", "decimal"):
+        return [_Alternative(JsonSchema.of(walk.schema(core)), _number)]
+    if kind == "str":
+        return [_Alternative(JsonSchema.of(walk.schema(core)), _quoted)]
+    if kind in ("date", "datetime", "time", "timedelta", "uuid"):
+        first, *more = spelling(core, walk.refusal)
+        pattern = "".join([f"(?={each})" for each in more]) + first
+        fits = re.compile(pattern)
+
+        def source(text: str) -> str | None:
+            return json.dumps(text) if fits.fullmatch(text) else None
+
+        return [_Alternative(Regex(pattern), source)]
+    if kind in ("bool", "none"):
+        texts = {"bool": {"True": "true", "False": "false"}, "none": {"None": "null"}}[kind]
+    elif kind in ("literal", "enum"):
+        values = [value for value, _ in members(core, walk.refusal)]
+        texts = {str(value): json.dumps(value) for value in values}
+        if len(texts) < len(values) or "" in texts:
+            return None
+    else:
+        return None
+    return [_Alternative(Choice(tuple(texts)), texts.get)]
+
+
+def _number(text: str) -> str | None:
+    return text if _NUMBER.fullmatch(text) else None
+
+
+def _quoted(text: str) -> str | None:
+    return text if text.startswith('"') else None
+
+
+# -------------------------------------------------------------------------------- the types
+
+
+def _adapter(tp: Any) -> TypeAdapter[Any]:
+    """What pydantic knows of a type.
+
+    Raises:
+        SchemaUnsupported: Nothing; it says which field of the type is to blame.
+    """
+    try:
+        return TypeAdapter(tp)
+    except PydanticUndefinedAnnotation as error:
+        raise ConstraintError(
+            f"the type {_name(tp)} names {quote(str(error.name))}, which is not defined where it "
+            "stands: define it at the level of the module."
+        ) from None
+    except (PydanticUserError, TypeError) as error:
+        where, blamed = _blamed(tp)
+        why = "pydantic, which reads values, does not know it"
+        if not isinstance(error, PydanticSchemaGenerationError):
+            why = quote(str(error).split("\n", 1)[0])
+        raise SchemaUnsupported(
+            f"{where} is of the type {_name(blamed)}, of which no text can be generated ({why}): "
+            "take a type of those that the reference lists, or a pydantic model."
+        ) from None
+
+
+def _blamed(tp: Any, where: str = "what is asked for") -> tuple[str, Any]:
+    """The innermost part of a type that pydantic does not know, and where it stands."""
+    parts = [(where, part) for part in typing.get_args(tp) if not isinstance(part, (str, int))]
+    if isinstance(tp, type):
+        with suppress(Exception):
+            hints = typing.get_type_hints(tp, include_extras=True)
+            parts += [(f"field `{name}` of `{tp.__name__}`", hint) for name, hint in hints.items()]
+    for place, part in parts:
+        try:
+            TypeAdapter(part)
+        except Exception:
+            return _blamed(part, place)
+    return where, tp
+
+
+def _modern(tp: Any) -> Any:
+    """The same type, its TypedDicts as pydantic wants them."""
+    if not _OLD_TYPED_DICTS:
+        return tp
+    if is_typeddict(tp):
+        if type(tp).__module__ != "typing":
+            return tp
+        fields = {}
+        for name, hint in typing.get_type_hints(tp, include_extras=True).items():
+            kind = typing.get_origin(hint)
+            inner = _modern(typing.get_args(hint)[0] if kind in (Required, NotRequired) else hint)
+            needed = kind is Required or (kind is not NotRequired and name in tp.__required_keys__)
+            fields[name] = inner if needed else NotRequired[inner]
+        return TypedDict(tp.__name__, fields)  # type: ignore[operator]
+    args = typing.get_args(tp)
+    if not args or typing.get_origin(tp) is typing.Literal:
+        return tp
+    made = tuple([_modern(arg) for arg in args])
+    if all(new is old for new, old in zip(made, args, strict=True)):
+        return tp
+    if isinstance(tp, types.UnionType):
+        return reduce(or_, made)
+    if typing.get_origin(tp) is typing.Annotated:
+        return typing.Annotated[made]
+    return tp.copy_with(made) if hasattr(tp, "copy_with") else typing.get_origin(tp)[made]
+
+
+def _is_union(tp: Any) -> bool:
+    return typing.get_origin(tp) in (typing.Union, types.UnionType)
+
+
+def _name(tp: Any) -> str:
+    named = tp.__name__ if isinstance(tp, type) and not typing.get_args(tp) else repr(tp)
+    return quote(named.replace("typing.", ""))[1:-1]
