@@ -68,13 +68,14 @@ class Masks:
 
     Args:
         trie: Its tokens.
+        most: Masks of states that are kept; None: as many as `MAX_BYTES` hold.
     """
 
-    def __init__(self, trie: TokenTrie) -> None:
+    def __init__(self, trie: TokenTrie, most: int | None = None) -> None:
         self._trie = trie
         self._contents: OrderedDict[tuple[int, int], _Inside] = OrderedDict()
         self._kept: deque[weakref.ref[State]] = deque()
-        self._most = max(64, MAX_BYTES // (4 * -(-trie.size // 32)))
+        self._most = most or MAX_BYTES // (4 * -(-trie.size // 32))
         self._lock = threading.Lock()
 
     def mask(self, automaton: Automaton, state: State) -> Mask:
@@ -117,9 +118,9 @@ class Masks:
         key = (id(table), start)
         known = self._contents.get(key)
         if known is None:
-            inside, left = self._trie.descend(table.rows, start, DEAD, LEAVE)
-            bits = self._trie.bits(np.concatenate([*inside, np.zeros(0, dtype=np.int64)]))
-            paths = [(node, self._trie.path(node)) for nodes in left for node in nodes.tolist()]
+            inside, left = self._trie.descend(table, start, DEAD, LEAVE)
+            bits = self._trie.bits_of_all(inside)
+            paths = [(node, self._trie.path(node)) for node in left]
             known = _Inside(table, bits, tuple(paths))
             with self._lock:
                 known = self._contents.setdefault(key, known)

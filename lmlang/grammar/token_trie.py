@@ -7,8 +7,8 @@ children  of node n: the nodes from first[n] to first[n + 1], by their bytes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,18 @@ Ints: TypeAlias = NDArray[np.int32]
 Bits: TypeAlias = NDArray[np.int32]
 """int32 [ceil(V / 32)]: bit ``id % 32`` of the word ``id // 32`` is 1 where an id is legal."""
 
-MANY_NODES = 4_000
+FEW_NODES = 200
+"""Below so many nodes are walked one by one rather than by arrays."""
+
+
+class Walkable(Protocol):
+    """What a token is walked in: see `Table`."""
+
+    def rows(self, states: Any) -> Any:
+        """The rows of some states."""
+
+    def push(self, state: int, byte: int) -> int:
+        """One entry of a row."""
 
 
 class TokenTrie:
@@ -28,7 +39,8 @@ class TokenTrie:
 
     Attributes:
         labels: The byte that leads to each node; 0 for the root.
-        first: int32 [nodes + 1], where the children of each node begin.
+        levels: Where the nodes of each depth begin, and their number at the end.
+        first: int64 [nodes + 1], where the children of each node begin.
         starts: The same as a list, for what goes node by node.
         node_of: int32 [V], the node where each id ends; 0 for ids that are not in the tree.
         id_at: For each node the lowest id that ends there, -1 for none.
@@ -45,6 +57,7 @@ class TokenTrie:
         offsets = np.cumsum(lengths) - lengths
         nodes = np.zeros(len(order), dtype=np.int64)  # where each token stands so far
         labels, parents, count = [b"\0"], [np.zeros(1, dtype=np.int64)], 1
+        self.levels = [0, 1]
         active = np.arange(len(order))
         depth = 0
         while len(active):
@@ -56,15 +69,22 @@ class TokenTrie:
             labels.append(letters[new].tobytes())
             parents.append(before[new])
             count += len(labels[-1])
+            self.levels.append(count)
             depth += 1
             active = active[lengths[active] > depth]
         self.longest = depth
         self.labels = b"".join(labels)
         self._labels = np.frombuffer(self.labels, dtype=np.uint8)
-        parent = np.concatenate(parents)
-        self._parents: list[int] = parent.tolist()
-        children = np.bincount(parent[1:], minlength=count)
-        self.first: Ints = np.concatenate([[1], 1 + np.cumsum(children)]).astype(np.int32)
+        self._parents = np.concatenate(parents)
+        children = np.bincount(self._parents[1:], minlength=count)
+        self.first = np.concatenate([[1], 1 + np.cumsum(children)])
+        self._below = np.zeros(count, dtype=np.int64)  # nodes below each
+        for begin, end in zip(self.levels[-2:0:-1], self.levels[:1:-1], strict=True):
+            weights = 1 + self._below[begin:end]
+            first, last = int(self._parents[begin]), int(self._parents[end - 1]) + 1
+            self._below[first:last] += np.bincount(
+                self._parents[begin:end] - first, weights, last - first
+            ).astype(np.int64)
         self.starts: list[int] = self.first.tolist()
         self.node_of: Ints = np.zeros(self.size, dtype=np.int32)
         self.node_of[ids] = nodes
@@ -87,61 +107,88 @@ class TokenTrie:
         found = bytearray()
         while node:
             found.append(self.labels[node])
-            node = self._parents[node]
+            node = int(self._parents[node])
         found.reverse()
         return bytes(found)
 
     def descend(
-        self, rows: Callable[[Any], Any], start: int, dead: int, leave: int
-    ) -> tuple[list[Any], list[Any]]:
+        self, table: Walkable, start: int, dead: int, leave: int
+    ) -> tuple[NDArray[np.bool_], list[int]]:
         """Walk all tokens at once, a depth at a time, in a deterministic automaton over bytes.
 
         Args:
-            rows: States, each once, to their rows: int32 [states, 256].
+            table: The automaton.
             start: The state before the first byte.
-            dead: In a row: the byte is not possible.
-            leave: In a row: the byte ends the walk.
+            dead: In a row: the byte is not possible; negative.
+            leave: In a row: the byte ends the walk; negative.
 
         Returns:
-            Arrays of the nodes inside, and of the nodes to which an ending byte leads.
+            For each node whether its bytes stay inside, and the nodes that an ending byte leads to.
         """
-        inside: list[Any] = []
-        left: list[Any] = []
+        inside = np.zeros(len(self.labels), dtype=np.bool_)
+        left: list[int] = []
         nodes, states = np.zeros(1, dtype=np.int64), np.array([start], dtype=np.int64)
-        while len(nodes):
-            begin = self.first[nodes].astype(np.int64)
-            counts = self.first[nodes + 1] - begin
-            total = int(counts.sum())
-            if not total:
+        for depth in range(1, len(self.levels) - 1):
+            if self._below[nodes].sum() <= FEW_NODES:
                 break
-            ends = np.cumsum(counts)
-            children = np.arange(total) + np.repeat(begin - ends + counts, counts)
+            begin, end = self.levels[depth : depth + 2]
             distinct, index = _distinct(states)
-            table = rows(distinct)
-            onward = table[np.repeat(index, counts), self._labels[children]]
-            gone = onward == leave
-            if gone.any():
-                left.append(children[gone])
-            alive = (onward != dead) & ~gone
-            nodes, states = children[alive], onward[alive].astype(np.int64)
-            inside.append(nodes)
+            rows = np.asarray(table.rows(distinct), dtype=np.int64).reshape(-1)
+            if 4 * len(nodes) > begin - self.levels[depth - 1]:  # most are alive: take them all
+                last = np.full(begin - self.levels[depth - 1], len(distinct), dtype=np.int64)
+                last[nodes - self.levels[depth - 1]] = index
+                rows = np.concatenate([rows, np.full(256, dead, dtype=np.int64)])
+                from_ = last[self._parents[begin:end] - self.levels[depth - 1]]
+                children = np.arange(begin, end)
+            else:
+                children, counts = _spans(self.first, nodes)
+                from_ = np.repeat(index, counts)
+            onward = rows[from_ * 256 + self._labels[children]]
+            left += children[onward == leave].tolist()
+            alive = onward >= 0
+            nodes, states = children[alive], onward[alive]
+            inside[nodes] = True
+        self._descend_one_by_one(table, nodes, states, inside, left, leave)
         return inside, left
 
+    def _descend_one_by_one(
+        self, table: Walkable, nodes: Any, states: Any, inside: Any, left: list[int], leave: int
+    ) -> None:
+        """The same below some nodes."""
+        open_ = list(zip(nodes.tolist(), states.tolist(), strict=True))
+        found: list[int] = []
+        while open_:
+            node, state = open_.pop()
+            for child in range(self.starts[node], self.starts[node + 1]):
+                onward = table.push(state, self.labels[child])
+                if onward >= 0:
+                    found.append(child)
+                    if self.starts[child] != self.starts[child + 1]:
+                        open_.append((child, onward))
+                elif onward == leave:
+                    left.append(child)
+        inside[found] = True
+
     def bits(self, nodes: Any) -> Bits:
-        """The ids that end at some nodes."""
+        """The ids that end at some nodes, each given once."""
         flags = np.zeros(-(-self.size // 32) * 32, dtype=np.bool_)
-        if len(nodes) > MANY_NODES:
-            alive = np.zeros(len(self.labels), dtype=np.bool_)
-            alive[nodes] = True
-            alive[0] = False
-            flags[: self.size] = alive[self.node_of]
-        elif len(nodes):
-            begin = self._ends[nodes]
-            counts = self._ends[np.asarray(nodes) + 1] - begin
-            ends = np.cumsum(counts)
-            places = np.arange(int(ends[-1])) + np.repeat(begin - ends + counts, counts)
-            flags[self._sorted_ids[places]] = True
+        if len(nodes):
+            flags[self._sorted_ids[_spans(self._ends, nodes)[0]]] = True
         return np.packbits(flags, bitorder="little").view(np.int32)
+
+    def bits_of_all(self, alive: NDArray[np.bool_]) -> Bits:
+        """The same; given for each node whether it is one of them."""
+        flags = np.zeros(-(-self.size // 32) * 32, dtype=np.bool_)
+        np.take(alive, self.node_of, out=flags[: self.size])
+        return np.packbits(flags, bitorder="little").view(np.int32)
+
+
+def _spans(first: Any, nodes: Any) -> tuple[Any, Any]:
+    """All places from ``first[n]`` to ``first[n + 1]`` of some n, and how many each has."""
+    begin = first[nodes]
+    counts = first[np.asarray(nodes) + 1] - begin
+    ends = np.cumsum(counts)
+    return np.arange(int(ends[-1])) + np.repeat(begin - ends + counts, counts), counts
 
 
 def _distinct(states: Any) -> tuple[Any, Any]:

@@ -1,0 +1,197 @@
+"""Masks are exact: as if every token's bytes were pushed one by one."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmlang.grammar.automaton import DEAD, LEAVE, Automaton, Content, State
+from lmlang.grammar.masks import Mask, Masks
+from lmlang.grammar.vocabulary import Vocabulary
+from tests.grammar.byte_sets import ByteSets, grammar_of, vocabulary_of
+from tests.grammar.real import real_vocabulary
+
+
+class DenseTable:
+    """A table whose rows are all there; every state reaches one where it may be left."""
+
+    def __init__(self, rows: Any) -> None:
+        self.dense = np.asarray(rows, dtype=np.int32)
+        self.asked = 0
+
+    def rows(self, states: Any) -> Any:
+        self.asked += 1
+        return self.dense[states]
+
+    def push(self, state: int, byte: int) -> int:
+        return int(self.dense[state, byte])
+
+    def following(self, state: int) -> bytes:
+        return bytes(np.flatnonzero(self.dense[state] != DEAD).tolist())
+
+    def accepting(self, state: int) -> bool:
+        return bool((self.dense[state] == LEAVE).any())
+
+    def completion(self, state: int) -> bytes:
+        raise NotImplementedError
+
+
+class Between:
+    """A content, then the byte that leaves it, then one of some ends, which the byte decides."""
+
+    def __init__(self, tables: list[DenseTable], ends: dict[int, set[bytes]]) -> None:
+        self.tables = tables
+        self.ends = {byte: ByteSets(texts) for byte, texts in ends.items()}
+
+    def start(self) -> Any:
+        return tuple((number, 0) for number in range(len(self.tables))), ()
+
+    def push(self, key: Any, byte: int) -> Any:
+        inside, ends = key
+        going = [(number, self.tables[number].push(state, byte)) for number, state in inside]
+        ended = [(last, self.ends[last].push(text, byte)) for last, text in ends]
+        after = {(last, text) for last, text in ended if text is not None}
+        if byte in self.ends and any(state == LEAVE for _, state in going):
+            after.add((byte, b""))
+        within = tuple((number, state) for number, state in going if state >= 0)
+        return (within, tuple(sorted(after))) if within or after else None
+
+    def following(self, key: Any) -> bytes:
+        return bytes(byte for byte in range(256) if self.push(key, byte) is not None)
+
+    def accepting(self, key: Any) -> bool:
+        return any(self.ends[last].accepting(text) for last, text in key[1])
+
+    def completion(self, key: Any) -> bytes:
+        raise NotImplementedError
+
+    def contents(self, key: Any) -> tuple[Content, ...]:
+        inside, ends = key
+        return () if ends else tuple((self.tables[number], state) for number, state in inside)
+
+    def pointer(self, key: Any) -> str:
+        return ""
+
+
+def brute_force(automaton: Automaton, state: State, vocabulary: Vocabulary) -> list[int]:
+    return [
+        index
+        for index, piece in enumerate(vocabulary.pieces)
+        if piece and automaton.run(state, piece) is not None
+    ]
+
+
+def check(automaton: Automaton, state: State, vocabulary: Vocabulary) -> Mask:
+    mask = vocabulary.masks.mask(automaton, state)
+    expected = brute_force(automaton, state, vocabulary)
+    assert mask.ids().tolist() == expected
+    assert mask.count == len(expected)
+    assert not mask.bits.flags.writeable
+    assert mask.bits.dtype == np.int32
+    assert len(mask.bits) == -(-vocabulary.size // 32)
+    assert [i for i in range(vocabulary.size) if mask.allows(i)] == expected
+    assert vocabulary.masks.mask(automaton, state) is mask
+    return mask
+
+
+PIECES = st.lists(
+    st.binary(max_size=5).map(lambda data: bytes(97 + byte % 4 for byte in data)),
+    min_size=1,
+    max_size=60,
+)
+
+
+@given(PIECES, st.sets(st.text("abcd", max_size=6).map(str.encode), min_size=1, max_size=8))
+def test_of_rules_without_contents(pieces: list[bytes], texts: set[bytes]) -> None:
+    vocabulary = vocabulary_of(pieces, special=1)
+    automaton = Automaton(ByteSets(texts))
+    for text in texts:
+        for end in range(len(text) + 1):
+            state = automaton.run(automaton.start, text[:end])
+            assert state is not None
+            check(automaton, state, vocabulary)
+
+
+@given(PIECES, st.integers(0, 1 << 30), st.integers(1, 3))
+def test_of_contents_and_what_comes_behind_them(pieces: list[bytes], seed: int, count: int) -> None:
+    draws = random.Random(seed)
+    tables = []
+    for _ in range(count):
+        rows = [[DEAD] * 256 for _ in range(3)]
+        for row in rows:
+            for byte in b"abc":
+                row[byte] = draws.choice([0, 1, 2, DEAD])
+            row[ord("d")] = draws.choice([LEAVE, DEAD, 1])
+            row[ord("c")] = draws.choice([LEAVE, row[ord("c")]])
+        tables.append(DenseTable(rows))
+    ends = {ord("d"): {b"", b"a", b"abd"}, ord("c"): {b"bb", b"d"}}
+    vocabulary = vocabulary_of(pieces, special=1)
+    automaton = Automaton(Between(tables, ends))
+    state = automaton.start
+    for _ in range(6):
+        check(automaton, state, vocabulary)
+        onward = [automaton.push(state, byte) for byte in automaton.following(state)]
+        if not onward:
+            break
+        chosen = draws.choice(onward)
+        assert chosen is not None
+        state = chosen
+
+
+@cache
+def quoted() -> Automaton:
+    """Content of any UTF-8 without quotes and control characters, then `"` and one of some ends."""
+    rows = np.full((4, 256), DEAD, dtype=np.int32)
+    rows[0, 0x20:0x80] = 0
+    rows[0, ord('"')] = LEAVE
+    rows[0, 0xC2:0xE0], rows[0, 0xE1:0xED], rows[0, 0xF1:0xF4] = 1, 2, 3
+    for state in (1, 2, 3):
+        rows[state, 0x80:0xC0] = state - 1
+    return Automaton(Between([DenseTable(rows)], {ord('"'): {b"}", b', "age": 3}', b',"x":1}'}}))
+
+
+@pytest.mark.parametrize("begin", [b"", "Zo\u00eb".encode()[:3], b"a", b'ab"', b'ab",'])
+def test_of_the_real_vocabulary(begin: bytes) -> None:
+    automaton = quoted()
+    state = automaton.run(automaton.start, begin)
+    assert state is not None
+    mask = check(automaton, state, real_vocabulary())
+    assert mask.count > (40_000 if begin in (b"", b"a") else 0)
+
+
+def test_contents_are_walked_once_for_all_grammars() -> None:
+    vocabulary = vocabulary_of([b"ab", b"a", b"b", b'b"', b'"'])
+    rows = np.full((1, 256), DEAD, dtype=np.int32)
+    rows[0, 97:99] = 0
+    rows[0, 34] = LEAVE
+    table = DenseTable(rows)
+    for ends in ({b"x"}, {b"y"}):
+        automaton = Automaton(Between([table], {34: ends}))
+        check(automaton, automaton.start, vocabulary)
+    walks = table.asked
+    check(*(lambda a: (a, a.start))(Automaton(Between([table], {34: {b"z"}}))), vocabulary)
+    assert table.asked == walks
+
+
+def test_special_ids_and_tokens_without_bytes_are_never_legal() -> None:
+    vocabulary = Vocabulary([b"a", b"", b"ab", b"b"], special_ids=[3], stop_ids=[2], encode=list)
+    grammar = grammar_of({b"ab", b"b"}, vocabulary)
+    assert grammar.matcher().mask().ids().tolist() == [0]
+    assert not grammar.matcher().accept_token(3)
+
+
+def test_what_is_kept_is_bounded() -> None:
+    vocabulary = vocabulary_of([b"a", b"b"])
+    masks = Masks(vocabulary.trie, most=3)
+    automaton = Automaton(ByteSets({b"abababab"}))
+    states = [automaton.run(automaton.start, b"abababab"[:end]) for end in range(8)]
+    for state in states:
+        assert state is not None
+        assert masks.mask(automaton, state).count == 1
+    assert sum(state is not None and state.masks is not None for state in states) == 3
