@@ -75,6 +75,15 @@ class Alphabet:
             self._within[first, last] = found
         return found
 
+    def first(self, some: int, first: int, last: int) -> int:
+        """The first code point of some classes between two, both included; there must be one."""
+        at = bisect_right(self._firsts, first) - 1
+        while not (self._classes[at] >= 0 and some >> self._classes[at] & 1):
+            at += 1
+        found = max(first, self._firsts[at])
+        assert found <= last
+        return found
+
     def ranges(self, some: int) -> Iterator[tuple[int, int]]:
         """The code points of some classes, in ascending order."""
         ends = [*self._firsts[1:], LAST + 1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
 from functools import lru_cache
@@ -73,8 +75,16 @@ def category(name: str, ascii_only: bool) -> Ranges:
     if name.isupper():
         return complement(category(name.lower(), ascii_only))
     runs = re.compile(rf"\{name}+", re.ASCII if ascii_only else 0)
-    everything = "".join(map(chr, range(128 if ascii_only else LAST + 1)))
-    return tuple((run.start(), run.end() - 1) for run in runs.finditer(everything))
+    lettered = _lettered()[:128] if ascii_only else _lettered()
+    return tuple((run.start(), run.end() - 1) for run in runs.finditer(lettered))
+
+
+@lru_cache(maxsize=1)
+def _lettered() -> str:
+    """The planes in which there are letters, digits and white space."""
+    codes = array("I", range(0x40000))
+    width = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
+    return codes.tobytes().decode(width, "surrogatepass")
 
 
 def _source(items: tuple[Item, ...], negated: bool) -> str:
@@ -108,7 +118,7 @@ def _uncased() -> Ranges:
 def _cased() -> str:
     """Every character that has another form in some case."""
     found = []
-    for start in range(0, LAST + 1, 256):
+    for start in range(0, len(_lettered()), 256):
         page = "".join(map(chr, range(start, start + 256)))
         if not page == page.lower() == page.upper():
             found += [c for c in page if not c == c.lower() == c.upper()]

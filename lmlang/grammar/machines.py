@@ -21,7 +21,7 @@ from lmlang.errors import GrammarTooLarge
 from lmlang.grammar.alphabet import Alphabet, alphabet_of, bits, product_of
 from lmlang.grammar.charset import EVERYTHING
 
-MAX_STATES = 200_000
+MAX_STATES = 100_000
 """States of one machine."""
 MAX_EXPLORED = 20_000
 """States that one search for a way to acceptance may look at."""

@@ -1,0 +1,411 @@
+r"""A language spelled as bytes: a table of rows that are made when they are first asked for.
+
+    between characters   -- C3 -->  in a character    -- A9 -->  between characters
+                         -- \  -->  in an escape      -- u0 0 e 9 -->
+                         -- "  -->  LEAVE, where the text so far is of the language (JSON only)
+
+Every state leads to acceptance. A state in a character or an escape belongs to the state before it,
+or, where every way to end it leads to one state, to that one: so most of them are shared.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from threading import Lock
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from lmlang.errors import Unsatisfiable
+from lmlang.grammar.automaton import DEAD, LEAVE
+from lmlang.grammar.charset import LAST
+from lmlang.grammar.language import Language
+from lmlang.grammar.machines import NEVER, Edges
+
+MAX_ROWS = 16_384
+"""Rows that are kept of one table; a row is a kilobyte."""
+
+
+class Spelling(Enum):
+    """How the texts of a language are written.
+
+    PLAIN is UTF-8. The others are what stands between the quotes of a JSON string: JSON with one
+    spelling, which escapes as little as it may, JSON_FREE with every one that JSON allows.
+    """
+
+    PLAIN = "plain"
+    JSON = "json"
+    JSON_FREE = "json, any escapes"
+
+
+_ESCAPES = {ord(c): json.dumps(c)[2:-1].encode() for c in map(chr, range(0x20))}
+_ESCAPES |= {ord('"'): b'"', ord("\\"): b"\\"}
+_FREE_ESCAPES = {code: text for code, text in _ESCAPES.items() if len(text) == 1} | {ord("/"): b"/"}
+_HEX = b"0123456789abcdefABCDEF"
+_PAIR = b"\\u"
+
+# Keys of states. A source is a state of the machine, or ~state where all ways lead to that one.
+#   (state,)                                between characters
+#   "in", source, first, last, missing      in UTF-8: the code points that are left, bytes to come
+#   "to", source, first, last, missing      in UTF-8, all alike: the next byte, bytes to come
+#   "escape", source, written               behind a backslash
+#   "hex", source, value, missing, high     in the digits of \u, behind a high half or `NO_HALF`
+#   "pair", source, high, written           behind a high half: how much of \u is there
+Key: TypeAlias = tuple[Any, ...]
+
+NO_HALF = 0
+
+
+class TextTable:
+    """The table of a language in one spelling (see `automaton.Table`).
+
+    Attributes:
+        start: The state of the empty text.
+    """
+
+    def __init__(self, language: Language, spelling: Spelling) -> None:
+        self._machine = machine = language.machine
+        self._alphabet = machine.alphabet
+        self._json = spelling is not Spelling.PLAIN
+        self._free = spelling is Spelling.JSON_FREE
+        self._keys: list[Key] = []
+        self._numbers: dict[Key, int] = {}
+        self._living: dict[int, Edges] = {}
+        self._lock = Lock()
+        self._slots = np.full(1024, -1, np.int32)
+        self._store = np.empty((64, 256), np.int32)
+        self._used = 0
+        self._ascii: dict[int, list[int]] = {}
+        for byte in range(128):
+            if not (self._json and byte in _ESCAPES):
+                self._ascii.setdefault(self._alphabet.letter(byte), []).append(byte)
+        self._bytes: dict[int, Any] = {}
+        self._leads = self._grouped_leads()
+        if machine.distance(machine.start) >= NEVER:
+            raise Unsatisfiable(f"{language.name}: no text at all is possible.")
+        self.start = self._number((machine.start,))
+
+    @property
+    def full(self) -> bool:
+        """Whether it has as many states as it may."""
+        return self._machine.full
+
+    def rows(self, states: Any) -> Any:
+        """The rows of some states, int32 [len(states), 256]: a state, `DEAD` or `LEAVE`."""
+        wanted = np.asarray(states, np.int64)
+        with self._lock:
+            if len(wanted) > MAX_ROWS // 2:
+                return np.stack([self._row(state) for state in wanted.tolist()])
+            slots = self._slots[wanted]
+            while (slots < 0).any():  # twice if there was no room for the last of them
+                for state in wanted[slots < 0].tolist():
+                    self._slot(state)
+                slots = self._slots[wanted]
+            return self._store[slots]
+
+    def push(self, state: int, byte: int) -> int:
+        """One entry of a row."""
+        with self._lock:
+            return int(self._kept(state)[byte])
+
+    def following(self, state: int) -> bytes:
+        """The bytes that are not `DEAD`, in ascending order."""
+        with self._lock:
+            return bytes(np.flatnonzero(self._kept(state) != DEAD).tolist())
+
+    def accepting(self, state: int) -> bool:
+        """Whether the text may end here."""
+        key = self._keys[state]
+        return len(key) == 1 and self._machine.accepting(key[0])
+
+    def completion(self, state: int) -> bytes:
+        """The fewest bytes, or nearly, that lead to where it may end, without a closing quote."""
+        key = self._keys[state]
+        if len(key) == 1:
+            return self._spelled(self._machine.completion(key[0]))
+        first, target = self._character_end(key)
+        return first + self._spelled(self._machine.completion(target))
+
+    # States and rows -----------------------------------------------------------------------------
+
+    def _number(self, key: Key) -> int:
+        """The state of a key; the lock is held, or nobody else knows this table."""
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = len(self._keys)
+            self._keys.append(key)
+            if found >= len(self._slots):
+                self._slots = np.append(self._slots, np.full_like(self._slots, -1))
+        return found
+
+    def _kept(self, state: int) -> Any:
+        """The row of a state; the lock is held."""
+        slot = self._slot(state)
+        return self._store[slot]
+
+    def _slot(self, state: int) -> int:
+        """Where the row of a state is kept."""
+        found = int(self._slots[state])
+        if found < 0:
+            row = self._row(state)
+            if self._used >= len(self._store):
+                if len(self._store) < MAX_ROWS:
+                    self._store = np.vstack([self._store, np.empty_like(self._store)])
+                else:
+                    self._slots.fill(-1)
+                    self._used = 0
+            found, self._used = self._used, self._used + 1
+            self._store[found] = row
+            self._slots[state] = found
+        return found
+
+    def _row(self, state: int) -> Any:
+        key = self._keys[state]
+        onward: Key
+        row = np.full(256, DEAD, np.int32)
+        if len(key) == 1:
+            self._fill_between(row, key[0])
+        elif key[0] == "in":
+            self._fill_inside(row, *key[1:])
+        elif key[0] == "to":
+            _, source, first, last, missing = key
+            onward = ("to", source, 0x80, 0xBF, missing - 1) if missing > 1 else (~source,)
+            row[first : last + 1] = self._number(onward)
+        elif key[0] == "escape":
+            self._fill_escape(row, *key[1:])
+        elif key[0] == "hex":
+            self._fill_hex(row, *key[1:])
+        else:
+            _, source, high, written = key
+            onward = ("hex", source, 0, 4, high) if written else ("pair", source, high, 1)
+            row[_PAIR[written]] = self._number(onward)
+        return row
+
+    def _alive(self, source: int) -> Edges:
+        """Where characters lead that are possible."""
+        if source < 0:
+            return ((self._alphabet.all, ~source),)
+        found = self._living.get(source)
+        if found is None:
+            found = self._living[source] = self._machine.alive(source)
+        return found
+
+    def _fill_between(self, row: Any, state: int) -> None:
+        edges, living = self._alive(state), 0
+        for some, target in edges:
+            living |= some
+            inside = self._bytes.get(some)
+            if inside is None:
+                inside = [
+                    b for n, them in self._ascii.items() if n >= 0 and some >> n & 1 for b in them
+                ]
+                inside = self._bytes[some] = np.array(inside, np.int64)
+            if len(inside):
+                row[inside] = self._number((target,))
+        for (some, first, last, missing), leads in self._leads:
+            if not some & living:
+                continue
+            source = _joined(state, edges, some)
+            if source < 0:
+                row[[lead for lead, _, _ in leads]] = self._number(
+                    ("to", source, first, last, missing)
+                )
+            else:
+                for lead, low, high in leads:
+                    row[lead] = self._number(("in", state, low, high, missing))
+        if self._json:
+            if self._machine.accepting(state):
+                row[ord('"')] = LEAVE
+            escapes = self._alphabet.all if self._free else self._escapable()
+            if living & escapes:
+                source = _joined(state, edges, escapes)
+                row[ord("\\")] = self._number(("escape", source, b""))
+
+    def _escapable(self) -> int:
+        found = 0
+        for code in _ESCAPES:
+            found |= 1 << self._alphabet.letter(code)
+        return found
+
+    def _fill_inside(self, row: Any, source: int, first: int, last: int, missing: int) -> None:
+        edges, size = self._alive(source), 1 << 6 * (missing - 1)
+        start = first - first % (size << 6)
+        for index in range((first - start) // size, (last - start) // size + 1):
+            low = max(first, start + index * size)
+            high = min(last, start + (index + 1) * size - 1)
+            some = self._alphabet.within(low, high)
+            inner = _joined(source, edges, some)
+            if not any(some & other for other, _ in edges):
+                continue
+            if missing == 1:
+                row[0x80 + index] = self._number((~inner,))
+            elif inner < 0:
+                row[0x80 + index] = self._number(("to", inner, 0x80, 0xBF, missing - 1))
+            else:
+                row[0x80 + index] = self._number(("in", source, low, high, missing - 1))
+
+    def _fill_escape(self, row: Any, source: int, written: bytes) -> None:
+        edges = self._alive(source)
+        for code, text in (_FREE_ESCAPES if self._free else _ESCAPES).items():
+            if not text.startswith(written):
+                continue
+            letter = 1 << self._alphabet.letter(code)
+            for some, target in edges:
+                if some & letter:
+                    rest = text[len(written) :]
+                    onward = ("escape", source, written + rest[:1]) if rest[1:] else (target,)
+                    row[rest[0]] = self._number(onward)
+        if self._free:
+            row[ord("u")] = self._number(("hex", source, 0, 4, NO_HALF))
+
+    def _fill_hex(self, row: Any, source: int, value: int, missing: int, high: int) -> None:
+        edges = self._alive(source)
+        for digit in _HEX:
+            wider = value << 4 | int(chr(digit), 16)
+            ranges = _characters(wider, missing - 1, high)
+            some = 0
+            for first, last in ranges:
+                some |= self._alphabet.within(first, last)
+            if not any(some & other for other, _ in edges):
+                continue
+            inner = _joined(source, edges, some)
+            onward: Key
+            if missing > 1:
+                onward = _shared(inner, wider, missing - 1, high)
+            elif not high and 0xD800 <= wider <= 0xDBFF:
+                onward = ("pair", inner, 0xD800 if inner < 0 else wider, 0)
+            else:
+                onward = (~inner,)
+            row[digit] = self._number(onward)
+
+    # Completions ---------------------------------------------------------------------------------
+
+    def _spelled(self, text: str) -> bytes:
+        if self._json:
+            text = json.dumps(text, ensure_ascii=False)[1:-1]
+        return text.encode()
+
+    def _character_end(self, key: Key) -> tuple[bytes, int]:
+        """The rest of a character that has begun, and the state behind it: one near to an end."""
+        kind, source = key[0], key[1]
+        if kind == "to":
+            _, _, first, _, missing = key
+            return bytes([first]) + b"\x80" * (missing - 1), ~source
+        if kind == "in":
+            _, _, first, last, missing = key
+            code, target = self._nearest(source, [(first, last)])
+            return chr(code).encode()[-missing:], target
+        if kind == "escape":
+            written = key[2]
+            ends = {
+                code: text[len(written) :]
+                for code, text in (_FREE_ESCAPES if self._free else _ESCAPES).items()
+                if text.startswith(written)
+            }
+            letters = 0
+            for code in ends:
+                letters |= 1 << self._alphabet.letter(code)
+            if any(letters & some for some, _ in self._alive(source)):
+                code, target = self._nearest(source, [(code, code) for code in sorted(ends)])
+                return ends[code], target
+            rest, target = self._character_end(("hex", source, 0, 4, NO_HALF))
+            return b"u" + rest, target
+        value, missing, high = (key[2], key[3], key[4]) if kind == "hex" else (0, 4, key[2])
+        code, target = self._nearest(source, _characters(value, missing, high))
+        digits = f"{code:04x}"
+        if code > 0xFFFF:
+            upper, lower = 0xD800 + (code - 0x10000 >> 10), 0xDC00 + (code & 0x3FF)
+            digits = f"{lower:04x}" if high else f"{upper:04x}\\u{lower:04x}"
+        if kind == "pair":
+            return _PAIR[key[3] :] + digits.encode(), target
+        return digits[4 - missing :].encode(), target
+
+    def _nearest(self, source: int, ranges: list[tuple[int, int]]) -> tuple[int, int]:
+        """The character in some ranges behind which the fewest others complete the text."""
+        found: list[tuple[int, int, int]] = []
+        for first, last in ranges:
+            here = self._alphabet.within(first, last)
+            for some, target in self._alive(source):
+                if some & here:
+                    code = self._alphabet.first(some, first, last)
+                    found.append((self._machine.distance(target), code, target))
+        _, code, target = min(found)
+        return code, target
+
+    def _grouped_leads(self) -> list[tuple[tuple[int, int, int, int], list[tuple[int, int, int]]]]:
+        """First bytes of UTF-8 that go on alike.
+
+        Returns:
+            The classes that are possible behind some, the first and last byte that may come next
+            and how many are missing; and of each the byte, the first and the last code point.
+        """
+        groups: dict[tuple[int, int, int, int], list[tuple[int, int, int]]] = {}
+        for lead in range(0xC2, 0xF5):
+            missing = 1 + (lead >= 0xE0) + (lead >= 0xF0)
+            bits = 6 * missing
+            code = (lead & (0x3F >> missing)) << bits
+            first = max(code, (0x80, 0x800, 0x10000)[missing - 1])
+            last = min(code | (1 << bits) - 1, LAST)
+            if lead == 0xED:
+                last = 0xD7FF
+            next_first = 0x80 | first >> bits - 6 & 0x3F
+            next_last = 0x80 | last >> bits - 6 & 0x3F
+            shape = (self._alphabet.within(first, last), next_first, next_last, missing)
+            groups.setdefault(shape, []).append((lead, first, last))
+        return list(groups.items())
+
+
+def _joined(source: int, edges: Edges, some: int) -> int:
+    """The source of a state in which some characters are possible: that where all of them lead."""
+    for other, target in edges:
+        if not some & ~other:
+            return ~target
+    return source
+
+
+def _characters(value: int, missing: int, high: int) -> list[tuple[int, int]]:
+    r"""The characters, in ranges, whose \u begins with some digits, behind a high half."""
+    first, last = value << 4 * missing, (value + 1 << 4 * missing) - 1
+    if high:
+        first, last = max(first, 0xDC00), min(last, 0xDFFF)
+        base = 0x10000 + (high - 0xD800 << 10) - 0xDC00
+        return [(base + first, base + last)] if first <= last else []
+    found = [(first, min(last, 0xD7FF)), (max(first, 0xE000), last)]
+    upper, lower = max(first, 0xD800), min(last, 0xDBFF)
+    found.append((0x10000 + (upper - 0xD800 << 10), 0x103FF + (lower - 0xD800 << 10)))
+    return [(low, top) for low, top in found if low <= top]
+
+
+def _shared(source: int, value: int, missing: int, high: int) -> Key:
+    r"""The key of a state in \u; of those that go on alike, where all lead to one state, one."""
+    if source < 0:
+        first, last = value << 4 * missing, (value + 1 << 4 * missing) - 1
+        if high:
+            high = 0xD800
+            value = 0xDC00 >> 4 * missing if first >= 0xDC00 and last <= 0xDFFF else value
+        elif last < 0xD800 or first > 0xDFFF:
+            value = 0
+        elif first >= 0xD800 and last <= 0xDBFF:
+            value = 0xD800 >> 4 * missing
+    return "hex", source, value, missing, high
+
+
+_spelled_lock = Lock()
+
+
+def spelled(language: Language, spelling: Spelling) -> TextTable:
+    """The table of a language in a spelling; one for both, until it has grown too large.
+
+    Raises:
+        Unsatisfiable: No text belongs to the language.
+        GrammarTooLarge: It cannot be told whether one does.
+    """
+    found: TextTable | None = language.tables.get(spelling)
+    if found is None or found.full:
+        made = TextTable(language, spelling)
+        with _spelled_lock:
+            found = language.tables.get(spelling)
+            if found is None or found.full:
+                found = language.tables[spelling] = made
+    return found
