@@ -1,0 +1,79 @@
+"""The rules of text of a language: a regular expression, a choice.
+
+A key is a state of the language's table; the table answers for whole runs of bytes too.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from lmlang.grammar.automaton import Content
+from lmlang.grammar.language import Language
+from lmlang.grammar.tables import Spelling, spelled
+
+
+class TextRules:
+    """All texts of a language, as UTF-8 (see `automaton.Rules`).
+
+    Args:
+        language: Which.
+
+    Raises:
+        Unsatisfiable: No text belongs to it.
+        GrammarTooLarge: It cannot be told whether one does.
+    """
+
+    def __init__(self, language: Language) -> None:
+        self._language = language
+        self._table = spelled(language, Spelling.PLAIN)
+
+    def start(self) -> int:
+        """The state of the empty text."""
+        return self._table.start
+
+    def push(self, key: int, byte: int) -> int | None:
+        """The state behind one more byte; None where no text goes on so."""
+        found = self._table.push(key, byte)
+        return found if found >= 0 else None
+
+    def following(self, key: int) -> bytes:
+        """The bytes that may come next, in ascending order."""
+        return self._table.following(key)
+
+    def accepting(self, key: int) -> bool:
+        """Whether the text may end here."""
+        return self._table.accepting(key)
+
+    def completion(self, key: int) -> bytes:
+        """The fewest bytes (or nearly) that complete the text."""
+        return self._table.completion(key)
+
+    def contents(self, key: int) -> tuple[Content, ...]:
+        """The table, as the text is nothing else."""
+        return ((self._table, key),)
+
+    def pointer(self, key: int) -> str:
+        """Always "": a text has no parts."""
+        return ""
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+def named_groups(pattern: str, text: str) -> dict[str, tuple[int, int]]:
+    """Where the named groups of a pattern lie in a text that it matches in full.
+
+    Returns:
+        Start and end in characters by name, without groups that took no part; nothing where the
+        text does not match.
+    """
+    compiled = _compiled(pattern)
+    if not compiled.groupindex:
+        return {}
+    found = compiled.fullmatch(text)
+    if found is None:
+        return {}
+    return {name: found.span(name) for name in compiled.groupindex if found.start(name) >= 0}
