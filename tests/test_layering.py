@@ -49,7 +49,7 @@ FREE_OF_TORCH = (
     "lmlang.runtime.cache.radix", "lmlang.runtime.cache.manager", "lmlang.runtime.cache.host",
     "lmlang.runtime.policy", "lmlang.runtime.runs", "lmlang.runtime.samples",
     "lmlang.runtime.drafting",
-    "lmlang.runtime.scoring", "lmlang.runtime.output",
+    "lmlang.runtime.scoring", "lmlang.runtime.output", "lmlang.runtime.constraints",
     "lmlang.runtime.encoder", "lmlang.runtime.chat", "lmlang.runtime.tokenizer",
 )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lmlang.grammar.search import search_for
 
@@ -18,10 +18,18 @@ class StopMatcher:
     Args:
         stops: Texts to look for, none of them empty; may be none at all.
         patterns: Regular expressions to look for (see `Search`).
+        acts: Whether a stop text that begins at a character of the stream is one; else it is
+            content.
     """
 
-    def __init__(self, stops: Sequence[str], patterns: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        stops: Sequence[str],
+        patterns: Sequence[str] = (),
+        acts: Callable[[int], bool] = lambda start: True,
+    ) -> None:
         self._stops = tuple(stops)
+        self._acts = acts
         self._patterns = tuple(patterns)
         self._stream = search_for(self._patterns).begin() if patterns else None
         self._length = 0
@@ -48,7 +56,7 @@ class StopMatcher:
         ends = [
             (start + len(stop), start)
             for stop in self._stops
-            if (start := whole.find(stop, max(0, old - len(stop) + 1))) >= 0
+            if (start := self._first(stop, whole, max(0, old - len(stop) + 1), base)) >= 0
         ]
         shown = len(whole) - max((_overlap(whole, stop) for stop in self._stops), default=0)
         if self._stream is not None:
@@ -62,6 +70,12 @@ class StopMatcher:
             return whole[:start], self._found
         self._held = whole[shown:]
         return whole[:shown], None
+
+    def _first(self, stop: str, whole: str, start: int, base: int) -> int:
+        """Where a stop text first stands that acts, from ``start`` on; -1 for nowhere."""
+        while (start := whole.find(stop, start)) >= 0 and not self._acts(base + start):
+            start += 1
+        return start
 
     def finish(self) -> str:
         """The text that was held back, at the end of a stream without a stop."""

@@ -87,15 +87,14 @@ class Provenance:
         forced: Whether there was no choice about it.
         legal: How many tokens were possible.
         masked: The model's probability of all that were not, at a temperature of 1.
-        best: The likeliest token if there were no constraint; None where none was asked, as a
-            forced one needs no logits.
+        best: The likeliest token if there were no constraint.
         pointer: Which part of the constraint it begins in, as a JSON pointer.
     """
 
     forced: bool
     legal: int
-    masked: float | None
-    best: int | None
+    masked: float
+    best: int
     pointer: str
 
 

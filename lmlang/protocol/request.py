@@ -160,12 +160,13 @@ class Request:
         limits.boolean("provenance", self.provenance)
         if self.on_budget not in ("close", "raise"):
             raise ProgramError(f'on_budget={self.on_budget!r}: give "close" or "raise".')
-        if self.constraint is not None and (self.params.min_tokens or self.params.ignore_eos):
-            name = "min_tokens" if self.params.min_tokens else "ignore_eos"
-            raise ProgramError(
-                f"{name} cannot act beside a constraint, which says where the output ends: leave "
-                "one of them out."
-            )
+        if self.constraint is not None:
+            for name in ("min_tokens", "ignore_eos", "stop_regex", "heal"):
+                if getattr(self.params, name):
+                    raise ProgramError(
+                        f"{name} cannot act beside a constraint, which says where the output "
+                        "begins and ends: leave one of them out."
+                    )
         limits.integer("draw_key", self.draw_key, 0, 2**64 - 1)
         limits.integer("top_logprobs", self.top_logprobs, 0, limits.MAX_TOP_LOGPROBS)
         if self.input_logprobs_from is not None:

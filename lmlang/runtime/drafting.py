@@ -36,11 +36,14 @@ class Drafter:
     def draft(self, sequence: Sequence, room: int) -> tuple[int, ...]:
         """Up to ``room`` tokens that may follow; none where nothing suggests any.
 
-        An output that cannot take more than one more token gets none.
+        An output that cannot take more than one more token gets none, nor does one under a
+        constraint, which foresees by itself what it can.
         """
         task = sequence.task
         count = min(room, MAX_DRAFT, sequence.growth - len(sequence.generated) - 1)
         if not isinstance(task, GenerateTask) or count <= 0:
+            return ()
+        if task.request.constraint is not None:
             return ()
         if task.output.barred() or task.output.allowed() is not None:
             return ()

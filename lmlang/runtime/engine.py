@@ -144,7 +144,8 @@ class Engine:
 
     def _add(self, sequence: Sequence) -> None:
         self._room.arrive()
-        self._loop.add(sequence)
+        if not sequence.task.answer.done():  # else it was cancelled on its way
+            self._loop.add(sequence)
 
     def _enqueue(
         self, message: Callable[[], object], answer: Waited | None = None

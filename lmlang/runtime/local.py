@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from dataclasses import fields
+from functools import partial
 
 import numpy as np
 import psutil
@@ -17,11 +18,15 @@ import torch
 
 from lmlang import limits
 from lmlang.errors import (
+    BackendError,
+    Cancelled,
     ContextOverflow,
     LMLangError,
     ModelError,
     ProgramError,
 )
+from lmlang.grammar.compiler import Compiler, Grammar
+from lmlang.grammar.vocabulary import Vocabulary
 from lmlang.protocol import (
     BackendInfo,
     CacheTree,
@@ -38,6 +43,7 @@ from lmlang.runtime.cache.pool import KVPool, bytes_per_slot
 from lmlang.runtime.cache.radix import IntArray, common_prefix
 from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.config import RuntimeConfig
+from lmlang.runtime.constraints import Constrained
 from lmlang.runtime.drafting import Drafter
 from lmlang.runtime.encoder import PromptEncoder
 from lmlang.runtime.engine import Engine
@@ -163,6 +169,7 @@ class Runtime:
         self._healer = Healer(opened.tokenizer)
         self._kv_tokens = slots
         self._piece = config.max_batch_tokens
+        self._compiler = Compiler()
         pool = _pool("kv_tokens", model, slots, model.device)
         host = _pool("host_kv_gb", model, host_slots, CPU) if host_slots else None
         cache = CacheManager(
@@ -186,7 +193,7 @@ class Runtime:
             max_queued=config.max_queued,
         )
         # Not a bound method of self: the finalizer must not keep the Runtime alive.
-        self._finalizer = weakref.finalize(self, self._engine.stop)
+        self._finalizer = weakref.finalize(self, _stop, self._engine, self._compiler)
 
     # ------------------------------------------------------------------ Backend
 
@@ -200,27 +207,61 @@ class Runtime:
         except LMLangError as refusal:
             generation.fail(refusal)
             return generation
+        if request.constraint is None:
+            self._begin(generation, prompt, None)
+        else:
+            vocabulary = Vocabulary.of(self._opened.tokenizer)
+            try:
+                grammar = self._compiler.submit(request.constraint, vocabulary)
+            except ProgramError:
+                generation.fail(BackendError("the runtime is closed: make a new one."))
+                return generation
+            grammar.add_done_callback(partial(self._begin_constrained, generation, prompt))
+        return generation
+
+    def _begin_constrained(
+        self, generation: Generation, prompt: list[int], grammar: Future[Grammar]
+    ) -> None:
+        """Start a generation whose constraint has been compiled; on the thread that did it."""
+        if generation.done():
+            return
+        try:
+            constraint = Constrained(grammar.result(), generation.request)
+            self._begin(generation, prompt, constraint)
+        except Cancelled:
+            generation.fail(BackendError("the runtime was closed before this had ended."))
+        except Exception as refusal:
+            generation.fail(refusal)
+
+    def _begin(
+        self, generation: Generation, prompt: list[int], constraint: Constrained | None
+    ) -> None:
+        """Hand a generation to the engine, with the tokens that are known already."""
+        request = generation.request
+        known = [] if constraint is None else constraint.run()
         healing = self._healer.healing(request.prompt, prompt, request.params)
         if healing is not None:
             prompt.pop()
-        output = OutputStream(self._opened.tokenizer, request.params, healing)
+        output = OutputStream(self._opened.tokenizer, request.params, healing, constraint)
+        if constraint is not None and constraint.finish is not None and not known:
+            generation.push(output.end_empty())
+            generation.complete(output.output(len(prompt), 0, None))
+            return
         first_logit = len(prompt) - 1
         if request.input_logprobs_from is not None:
             first_logit = min(first_logit, max(0, request.input_logprobs_from - 1))
-        tokens = np.array(prompt, dtype=np.int64)
-        task = GenerateTask(generation, output)
         sequence = Sequence(
-            tokens,
+            np.array(prompt, dtype=np.int64),
             first_logit,
-            request.params.max_tokens,
-            task,
+            request.params.max_tokens + (constraint is not None),
+            GenerateTask(generation, output),
             tag=request.tag,
             namespace=request.namespace,
         )
+        sequence.generated += known
         refused = self._engine.submit(sequence)
         if refused is not None:
             generation.fail(refused)
-        return generation
 
     def score(self, request: ScoreRequest) -> Future[Scores]:
         """Start scoring (see `Backend`); refusals come as the future's error."""
@@ -362,6 +403,12 @@ class Runtime:
                 f"{_wanted(prompt, max_tokens)}, and the KV pool holds {self._kv_tokens:,}: "
                 "lower max_tokens, or make the Runtime with a larger kv_tokens."
             )
+
+
+def _stop(engine: Engine, compiler: Compiler) -> None:
+    """End both; the engine first, so that no compiled constraint waits for a place in it."""
+    engine.stop()
+    compiler.close()
 
 
 def _wanted(prompt: int, max_tokens: int) -> str:

@@ -9,31 +9,22 @@ Used from one thread only. It knows no queue and no lock: `engine.py` does.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from functools import partial
+from contextlib import suppress
 
 import torch
-from torch import Tensor
 
-from lmlang.errors import LMLangError, ModelError
-from lmlang.kernels.sampling import log_normalisers
-from lmlang.protocol import Generation, InputLogprobs, Scores, TopLogprobs
-from lmlang.runtime.batch import LogitRows, build_batch
+from lmlang.errors import GrammarDeadEnd, LMLangError, ModelError
+from lmlang.runtime.batch import build_batch
 from lmlang.runtime.cache.manager import CacheManager
 from lmlang.runtime.cache.pool import KVPool
+from lmlang.runtime.commit import Commit
 from lmlang.runtime.metrics import Counters, Stats
 from lmlang.runtime.model_runner import ModelRunner
-from lmlang.runtime.sampler import Draw, Drawn, sample
 from lmlang.runtime.scheduler import Plan, Scheduler
-from lmlang.runtime.scoring import ScoreJob
 from lmlang.runtime.sequence import Answer, GenerateTask, PieceTask, Sequence
 from lmlang.runtime.shortage import out_of_memory
-
-Delivery = Callable[[], None]
-_log = logging.getLogger("lmlang")
 
 
 class EngineLoop:
@@ -82,9 +73,9 @@ class EngineLoop:
         if not plan.rows:
             raise AssertionError("sequences wait and none can run: the pool is too small for them")
         planned(len(self.scheduler.waiting))
+        commit = Commit(self.scheduler, self.cache, self.counters)
         for sequence in plan.admitted:
-            self._count_admitted(sequence)
-        deliveries: list[Delivery] = []
+            commit.admit(sequence)
         copied = False
         try:
             self._copy()
@@ -97,8 +88,9 @@ class EngineLoop:
             )
             started = time.perf_counter()
             logits = self.runner.run(batch)
+            _fill_masks(plan)
             self.counters.forward_seconds += time.perf_counter() - started
-            self._commit(plan, batch.logit_rows, logits, deliveries)
+            commit.run(plan, batch.logit_rows, logits)
         except Exception as error:
             tokens = sum(row.count for row in plan.rows)
             failure = _step_failure(error, tokens, self.runner.pool.k.device)
@@ -106,14 +98,14 @@ class EngineLoop:
             late = [s for s in self.scheduler.running if not s.pending]
             failed = [*(row.sequence for row in plan.rows), *late]
             for sequence in failed if copied else list(self.scheduler.running):
-                self._fail(sequence, failure, deliveries)
+                commit.fail(sequence, failure)
             if not copied:
                 # Tree and host tier name slots whose bytes never arrived: nothing may find them.
                 self.cache.flush()
         self.counters.steps += 1
         self.counters.step_seconds += time.perf_counter() - begun
         # Last of all, so that whoever is woken finds tree, slots and counters as they are.
-        _deliver(deliveries)
+        commit.deliver()
 
     def drop(self, answer: Answer) -> None:
         """Take out the sequences that an answer waits for; their slots are free at once.
@@ -163,180 +155,6 @@ class EngineLoop:
         self.counters = Counters()
         self.cache.evicted_tokens = self.scheduler.retractions = 0
 
-    # ------------------------------------------------------------------ commit
-
-    def _commit(
-        self,
-        plan: Plan,
-        logit_rows: tuple[LogitRows, ...],
-        logits: Tensor,
-        deliveries: list[Delivery],
-    ) -> None:
-        """Everything after the forward pass; the answers to deliver are added to the list."""
-        normalisers = log_normalisers(logits)
-        finite = torch.isfinite(normalisers).tolist()
-        for rows in logit_rows:
-            if not all(finite[rows.start : rows.end]):
-                self._fail(rows.sequence, _not_finite(), deliveries)
-        drafts = {row.sequence: row.draft for row in plan.rows if row.draft}
-        for row in plan.rows:
-            if row.sequence.lease is not None:
-                self._advance(row.sequence, row.count - len(row.draft))
-        draws: list[Draw] = []
-        drawing: list[tuple[Sequence, GenerateTask, int]] = []
-        for rows in logit_rows:
-            sequence, task = rows.sequence, rows.sequence.task
-            if sequence.lease is None:
-                continue
-            if isinstance(task, PieceTask):
-                self._score(rows, task, logits, normalisers, deliveries)
-                continue
-            self._report_inputs(rows, task, logits, normalisers)
-            if not sequence.pending:
-                draft = drafts.get(sequence, ())
-                self.counters.drafted_tokens += len(draft)
-                drawing.append((sequence, task, len(draws)))
-                draws += _draws(rows.end - 1 - len(draft), sequence, task, draft)
-                for other in self.scheduler.followers(sequence):
-                    assert isinstance(other.task, GenerateTask)
-                    self._count_admitted(other)
-                    drawing.append((other, other.task, len(draws)))
-                    draws += _draws(rows.end - 1, other, other.task, ())
-        drawn = sample(logits, draws) if draws else []
-        for sequence, task, first in drawing:
-            for number, guess in enumerate((*drafts.get(sequence, ()), None), start=first):
-                token, at = drawn[number].token, draws[number].row
-                logprob = float(logits[at, token] - normalisers[at])
-                top = _top(logits[at], float(normalisers[at]), task.request.top_logprobs)
-                self._accept(sequence, task, drawn[number], logprob, top, deliveries)
-                if token != guess or sequence.lease is None:
-                    break
-                self.counters.accepted_tokens += 1
-                self._advance(sequence, 1)
-
-    def _report_inputs(
-        self, rows: LogitRows, task: GenerateTask, logits: Tensor, normalisers: Tensor
-    ) -> None:
-        """Note the log-probabilities of prompt tokens that these rows predict, if asked for."""
-        asked, sequence = task.request.input_logprobs_from, rows.sequence
-        if asked is None or rows.position >= len(sequence.prompt) - 1:
-            return
-        end = min(rows.end, rows.start + len(sequence.prompt) - 1 - rows.position)
-        for row in range(rows.start, end):
-            target = rows.position + row - rows.start + 1
-            if target < asked:
-                continue
-            normaliser = float(normalisers[row])
-            token = int(sequence.prompt[target])
-            task.input_logprobs.append(float(logits[row, token]) - normaliser)
-            top = _top(logits[row], normaliser, task.request.top_logprobs)
-            if top is not None:
-                task.input_top.append(top)
-
-    def _advance(self, sequence: Sequence, count: int) -> None:
-        """Count computed tokens and give computed prompt tokens to the tree."""
-        c, task, decoding = self.counters, sequence.task, sequence.decoding
-        start = sequence.computed
-        again = sequence.advance(count)
-        end = sequence.computed
-        c.recomputed_tokens += again
-        fresh = start + again
-        if isinstance(task, PieceTask):
-            # Nodes are scored tokens; the stem is the first piece's prompt, the others' again.
-            nodes = max(0, end - max(fresh, sequence.stem))
-            task.job.scored_tokens += nodes
-            c.scored_tokens += nodes
-            stem = max(0, min(end, sequence.stem) - fresh)
-            c.prefill_tokens += stem if task.first else 0
-            c.recomputed_tokens += 0 if task.first else stem
-        else:
-            prompt = max(0, min(end, len(sequence.prompt)) - fresh)
-            c.prefill_tokens += prompt
-            c.decode_tokens += max(0, end - fresh) - prompt
-        self.scheduler.runs.serve(sequence.tag.run_id, count)
-        if not decoding:
-            assert sequence.lease is not None
-            self.cache.commit(sequence.lease, sequence.tokens(0, min(end, sequence.stem)))
-
-    def _accept(
-        self,
-        sequence: Sequence,
-        task: GenerateTask,
-        drawn: Drawn,
-        logprob: float,
-        top: TopLogprobs | None,
-        deliveries: list[Delivery],
-    ) -> None:
-        """One sampled token of one sequence."""
-        output, generation = task.output, task.generation
-        if task.request.params.max_tokens == 0:
-            event = output.end_empty()
-        else:
-            self.counters.sampled_tokens += 1
-            event = output.accept(drawn.token, logprob, top, drawn.prob, drawn.top)
-        deliveries.append(partial(generation.push, event))
-        if event.finish is None:
-            sequence.generated.append(drawn.token)
-            return
-        inputs = _inputs(sequence, task)
-        answer = output.output(len(sequence.prompt), sequence.cached_tokens, inputs)
-        deliveries.append(partial(generation.complete, answer))
-        self.scheduler.remove(sequence, ended=True)
-
-    def _score(
-        self,
-        rows: LogitRows,
-        task: PieceTask,
-        logits: Tensor,
-        normalisers: Tensor,
-        deliveries: list[Delivery],
-    ) -> None:
-        """Score what these rows predict; the last piece to end ends the job."""
-        job, piece, sequence = task.job, task.piece, rows.sequence
-        start, position = rows.start, rows.position
-        if position < sequence.stem:
-            first_tokens = torch.tensor([tail[0] if tail else 0 for tail in job.tails])
-            job.firsts = (logits[start, first_tokens] - normalisers[start]).tolist()
-            start, position = start + 1, position + 1
-        first_node = position - sequence.stem
-        edges = piece.edges(first_node, first_node + rows.end - start)
-        if edges.start < edges.stop:
-            nodes = torch.from_numpy(piece.edge_nodes[edges] - first_node + start)
-            found = logits[nodes, torch.from_numpy(piece.edge_tokens[edges])] - normalisers[nodes]
-            into = job.apart if task.alone else job.behind
-            at = piece.first_edge
-            into[at + edges.start : at + edges.stop] = found.numpy(force=True)
-        if sequence.pending:
-            return
-        if task.first:
-            job.cached_tokens = sequence.cached_tokens
-        self.scheduler.remove(sequence, ended=task.first)
-        job.pieces_left -= 1
-        if not job.pieces_left:
-            deliveries.append(partial(_complete_scores, job))
-
-    def _fail(self, sequence: Sequence, error: LMLangError, deliveries: list[Delivery]) -> None:
-        """End all that a sequence's answer waits for with an error.
-
-        What it computed in this step is not kept.
-        """
-        answer = sequence.task.answer
-        if sequence not in self.scheduler.working_for(answer):
-            return
-        self.scheduler.remove(sequence, trusted=False)
-        self.drop(answer)
-        if isinstance(answer, Generation):
-            deliveries.append(partial(answer.fail, error))
-        else:
-            deliveries.append(partial(_settle, answer, error))
-
-    def _count_admitted(self, sequence: Sequence) -> None:
-        assert sequence.lease is not None
-        self.counters.host_tokens += sequence.lease.loaded
-        if isinstance(sequence.task, GenerateTask) or sequence.task.first:
-            self.counters.prompt_tokens += 0 if sequence.retractions else sequence.stem
-            self.counters.cached_tokens += sequence.found
-
     def _copy(self) -> None:
         """Move what left the pool to the host tier, and what came back from there."""
         for copy in self.cache.take_copies():
@@ -348,75 +166,14 @@ class EngineLoop:
                 pool.copy_from(self.host, copy.host, copy.pool)
 
 
-def _deliver(deliveries: list[Delivery]) -> None:
-    """Hand out answers; one that fails keeps no other from its reader."""
-    for deliver in deliveries:
-        try:
-            deliver()
-        except Exception:
-            _log.exception("an answer could not be delivered")
-
-
-def _draws(row: int, sequence: Sequence, task: GenerateTask, draft: tuple[int, ...]) -> list[Draw]:
-    """The draws of a sequence's next token, and of those behind each token of a draft."""
-    request, output = task.request, task.output
-    return [
-        Draw(
-            row + ahead,
-            request.params,
-            request.draw_key,
-            len(output.ids) + ahead,
-            sequence.prompt,
-            [*sequence.generated, *draft[:ahead]],
-            output.barred(),
-            output.allowed(),
-            request.probs,
-            request.top_logprobs if request.probs else 0,
-        )
-        for ahead in range(len(draft) + 1)
-    ]
-
-
-def _top(logits: Tensor, normaliser: float, count: int) -> TopLogprobs | None:
-    """The likeliest ``count`` tokens of one row; None where none are asked for."""
-    if not count:
-        return None
-    values, ids = torch.topk(logits, min(count, len(logits)))
-    return tuple(zip(ids.tolist(), (values - normaliser).tolist(), strict=True))
-
-
-def _inputs(sequence: Sequence, task: GenerateTask) -> InputLogprobs | None:
-    """What was asked of the prompt's own log-probabilities."""
-    start = task.request.input_logprobs_from
-    if start is None:
-        return None
-    ids = tuple(sequence.prompt[start:].tolist())
-    # Nothing precedes the first token of a prompt.
-    first: list[float | None] = [None] if start == 0 else []
-    before: list[TopLogprobs] = [()] if first and task.request.top_logprobs else []
-    top = (*before, *task.input_top)
-    return InputLogprobs(start, ids, (*first, *task.input_logprobs), top)
-
-
-def _complete_scores(job: ScoreJob) -> None:
-    _settle(job.future, job.scores())
-
-
-def _settle(future: Future[Scores], outcome: Scores | LMLangError) -> None:
-    """End a future, unless whoever waited has cancelled it."""
-    if future.done() or not future.set_running_or_notify_cancel():
-        return
-    if isinstance(outcome, Scores):
-        future.set_result(outcome)
-    else:
-        future.set_exception(outcome)
-
-
-def _not_finite() -> ModelError:
-    return ModelError(
-        "the model gave logits that are not finite (NaN or infinity) for this request: "
-        "check its weights; other requests are not affected."
-    )
+def _fill_masks(plan: Plan) -> None:
+    """Make the masks of the draws to come, while a device may still be computing."""
+    for row in plan.rows:
+        task = row.sequence.task
+        last = row.sequence.pending == row.count
+        if last and isinstance(task, GenerateTask) and task.output.constraint is not None:
+            with suppress(GrammarDeadEnd):  # which the draw itself then raises
+                task.output.constraint.mask()
 
 
 def _step_failure(error: Exception, tokens: int, device: torch.device) -> LMLangError:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 from lmlang.grammar.stops import StopMatcher
 from lmlang.protocol import (
     Event,
     Finish,
     InputLogprobs,
     Output,
+    Provenance,
     SamplingParams,
     Segment,
     Text,
@@ -17,9 +21,37 @@ from lmlang.protocol import (
     Usage,
 )
 from lmlang.runtime.cache.radix import IntArray
+from lmlang.runtime.constraints import Constrained
 from lmlang.runtime.detokenizer import Detokenizer, history
 from lmlang.runtime.healing import Healing
 from lmlang.runtime.tokenizer import Tokenizer
+
+
+class Drawn(NamedTuple):
+    """A token that was drawn, with which probability, and the likeliest of those it was among.
+
+    None and empty where they were not asked for.
+    """
+
+    token: int
+    prob: float | None = None
+    top: TopProbs = ()
+
+
+class Prediction(NamedTuple):
+    """What the model said of a token in its place.
+
+    Args:
+        logprob: Its log-probability.
+        top: The likeliest tokens, where asked for.
+        masked: The probability of all that a constraint forbids, where its provenance is asked for.
+        best: The likeliest token, where that is; else None.
+    """
+
+    logprob: float
+    top: TopLogprobs | None = None
+    masked: float = 0.0
+    best: int | None = None
 
 
 class OutputStream:
@@ -29,24 +61,35 @@ class OutputStream:
         tokenizer: The model's tokenizer.
         params: How the tokens are drawn, and what ends them.
         healing: What the tokens begin with that is no part of the text; None: nothing.
+        constraint: What it must be, and where it ends; None: anything.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, params: SamplingParams, healing: Healing | None = None
+        self,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        healing: Healing | None = None,
+        constraint: Constrained | None = None,
     ) -> None:
         self.ids: list[int] = []
         self.finish: Finish | None = None
         self._tokenizer = tokenizer
         self._params = params
         self._healing = healing
+        self._dropped = False
         self._skip = 0 if healing is None else len(healing.data)
         self._detokenizer = Detokenizer(tokenizer, self._skip)
-        self._stops = StopMatcher(params.stop, params.stop_regex)
+        self.constraint = constraint
+        if constraint is None:
+            self._stops = StopMatcher(params.stop, params.stop_regex)
+        else:
+            self._stops = StopMatcher(params.stop, acts=constraint.is_complete_at)
         self._logprobs: list[float] = []
         self._shown: list[str] = []
         self._top: list[TopLogprobs] = []
         self._probs: list[float] = []
         self._top_probs: list[TopProbs] = []
+        self._provenance: list[Provenance] = []
 
     def barred(self) -> frozenset[int]:
         """Ids that must not be drawn next: what would end or garble an output too short to end."""
@@ -62,51 +105,59 @@ class OutputStream:
             return None
         return self._healing.allowed[self._skip - left]
 
-    def accept(
-        self,
-        token: int,
-        logprob: float,
-        top: TopLogprobs | None = None,
-        prob: float | None = None,
-        top_probs: TopProbs = (),
-    ) -> Event:
-        """Take the next sampled token; the event's ``finish`` is set where it was the last.
+    def accept(self, drawn: Drawn, said: Prediction) -> Event:
+        """Take the next token; the event's ``finish`` is set where it was the last.
 
         Args:
-            token: Its id.
-            logprob: The model's log-probability of it.
-            top: The likeliest tokens in its place, where asked for.
-            prob: Its probability among those that could be drawn, where asked for.
-            top_probs: The likeliest of those.
+            drawn: The token, and how it was drawn.
+            said: What the model says of it.
         """
-        params = self._params
+        params, token = self._params, drawn.token
         self.ids.append(token)
-        self._logprobs.append(logprob)
-        if top is not None:
-            self._top.append(top)
-        if prob is not None:
-            self._probs.append(prob)
-        if top_probs:
-            self._top_probs.append(top_probs)
-        if token in params.stop_token_ids:
-            ended: Finish | None = Finish("stop", token)
-        elif token in self._tokenizer.stop_ids and not params.ignore_eos:
-            ended = Finish("eos")
-        else:
-            ended = None
-        text, stop = ("", None) if ended else self._read(self._detokenizer.push(token))
+        self._logprobs.append(said.logprob)
+        if said.top is not None:
+            self._top.append(said.top)
+        if drawn.prob is not None:
+            self._probs.append(drawn.prob)
+        if drawn.top:
+            self._top_probs.append(drawn.top)
+        if said.best is not None:
+            self._provenance.append(self._came_about(len(self.ids) - 1, said, said.best))
+        ended = self._ended_with(token)
+        own = self.constraint is None or self.constraint.dropped
+        self._dropped = ended is not None and own
+        text, stop = ("", None) if self._dropped else self._read(self._detokenizer.push(token))
         if stop is not None:
             self.finish = Finish("stop", stop)
         elif ended is not None or len(self.ids) >= params.max_tokens:
             more, self.finish = self._flush(ended or Finish("length"))
             text += more
         self._shown.append(text)
-        tops = () if top is None else (top,)
-        return Event(len(self.ids) - 1, (token,), text, (logprob,), self.finish, tops)
+        tops = () if said.top is None else (said.top,)
+        return Event(len(self.ids) - 1, (token,), text, (said.logprob,), self.finish, tops)
+
+    def _came_about(self, index: int, said: Prediction, best: int) -> Provenance:
+        constraint = self.constraint
+        if constraint is None:
+            return Provenance(False, self._tokenizer.vocab_size, 0.0, best, "")
+        forced = constraint.forced[index]
+        masked = -math.expm1(said.logprob) if forced else said.masked
+        return Provenance(forced, constraint.legal[index], masked, best, constraint.pointers[index])
+
+    def _ended_with(self, token: int) -> Finish | None:
+        """How the output ends with its last token because of what that is; None: it does not."""
+        if self.constraint is not None:
+            return self.constraint.finish_at(len(self.ids))
+        if token in self._params.stop_token_ids:
+            return Finish("stop", token)
+        if token in self._tokenizer.stop_ids and not self._params.ignore_eos:
+            return Finish("eos")
+        return None
 
     def end_empty(self) -> Event:
         """End an output that may have no token at all."""
-        self.finish = Finish("length")
+        ended = None if self.constraint is None else self.constraint.finish
+        self.finish = ended or Finish("length")
         return Event(0, (), "", (), self.finish)
 
     def output(
@@ -114,7 +165,14 @@ class OutputStream:
     ) -> Output:
         """The finished output."""
         assert self.finish is not None
-        usage = Usage(prompt_tokens, cached_tokens, len(self.ids))
+        count, constraint = len(self.ids), self.constraint
+        usage = Usage(
+            prompt_tokens,
+            cached_tokens,
+            count,
+            forced_tokens=0 if constraint is None else sum(constraint.forced[:count]),
+            forced_closes=int(self.finish.reason == "forced_close"),
+        )
         return Output(
             "".join(self._shown),
             tuple(self.ids),
@@ -126,6 +184,7 @@ class OutputStream:
             inputs,
             tuple(self._probs),
             tuple(self._top_probs),
+            tuple(self._provenance),
         )
 
     def _read(self, text: str) -> tuple[str, str | None]:
@@ -150,7 +209,7 @@ class OutputStream:
         if isinstance(self.finish.stop, str):
             ids, rest = history(self.ids, text, self._tokenizer, self._skip)
             text = text.removesuffix(rest)
-        elif self.finish.reason != "length":
+        elif self._dropped:
             ids = ids[:-1]
         if self._detokenizer.skips:  # what was taken back was not spelled out: it stays
             return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -15,11 +15,14 @@ from lmlang.kernels.sampling import gumbel_noise, truncate
 from lmlang.noise import draw_words
 from lmlang.protocol import SamplingParams, TopProbs
 from lmlang.runtime.cache.radix import IntArray
+from lmlang.runtime.output import Drawn
 
 CACHED = 2**18
 """Logits that a CPU draws from at a time, so that what is made on the way stays in its cache."""
 LARGEST = 1e30
 """What bias and penalties leave of a logit at most, so that no difference is infinite."""
+
+MaskArray: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int32]]"
 
 NO_IDS: IntArray = np.empty(0, dtype=np.int64)
 
@@ -37,6 +40,8 @@ class Draw:
         generated: The output so far.
         barred: Ids that cannot be drawn here.
         allowed: int64, the ids that alone can be drawn here; None: all.
+        mask: int32 [ceil(V / 32)], bit i % 32 of word i // 32 set where id i can be drawn here;
+            None: all.
         probs: Whether the probability of the token is wanted.
         top: How many of the likeliest tokens are wanted beside it, with theirs.
     """
@@ -51,17 +56,7 @@ class Draw:
     allowed: IntArray | None = None
     probs: bool = False
     top: int = 0
-
-
-class Drawn(NamedTuple):
-    """A token that was drawn, with which probability, and the likeliest of those it was among.
-
-    None and empty where they were not asked for.
-    """
-
-    token: int
-    prob: float | None = None
-    top: TopProbs = ()
+    mask: MaskArray | None = None
 
 
 @torch.inference_mode()
@@ -135,7 +130,8 @@ def _likeliest(probs: Tensor, count: int) -> TopProbs:
 def _is_adjusted(draw: Draw) -> bool:
     p = draw.params
     penal = p.repetition_penalty != 1.0 or p.frequency_penalty or p.presence_penalty
-    return bool(penal or p.logit_bias or draw.barred or draw.allowed is not None)
+    only = draw.allowed is not None or draw.mask is not None
+    return bool(penal or p.logit_bias or draw.barred or only)
 
 
 def _adjust(scores: Tensor, draws: Seq[Draw]) -> None:
@@ -196,9 +192,24 @@ def _adjust(scores: Tensor, draws: Seq[Draw]) -> None:
         values = flat[kept]
         scores[torch.tensor([i for i, _ in alone], device=scores.device)] = float("-inf")
         flat[kept] = values
+    masks = [(i, draw.mask) for i, draw in enumerate(draws) if draw.mask is not None]
+    if masks:
+        out = ~allowed_by([mask for _, mask in masks], vocab).to(scores.device)
+        if len(masks) == len(draws):
+            scores.masked_fill_(out, float("-inf"))
+        else:
+            rows = torch.tensor([i for i, _ in masks], device=scores.device)
+            scores[rows] = scores[rows].masked_fill_(out, float("-inf"))
     barred = places((i, draw.barred) for i, draw in enumerate(draws) if draw.barred)
     if len(barred):
         flat[there(barred)] = float("-inf")
+
+
+def allowed_by(masks: Seq[MaskArray], vocab: int) -> Tensor:
+    """Bitmasks as bool [R, vocab]."""
+    words = np.stack(masks).view(np.uint8)
+    bits = np.unpackbits(words, axis=-1, count=vocab, bitorder="little")
+    return torch.from_numpy(bits.view(np.bool_))
 
 
 def _scaled(scores: Tensor, draws: list[Draw]) -> Tensor:

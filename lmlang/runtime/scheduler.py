@@ -122,7 +122,7 @@ class Scheduler:
         if ended:
             self.runs.stands(sequence, node)
             if sequence.growth:
-                used = (len(sequence.generated) + 1) / sequence.growth
+                used = len(sequence.generated) / sequence.growth
                 self._usual += 0.1 * (min(1.0, used) - self._usual)
 
     def retract(self, sequence: Sequence, *, due: bool = True) -> None:
@@ -184,26 +184,30 @@ class Scheduler:
     # ------------------------------------------------------------------ slots
 
     def _make_room(self) -> list[Sequence]:
-        """The decode rows, each with a slot for its next token; others may be retracted for it."""
-        decoding = [sequence for sequence in self.running if sequence.decoding]
-        for sequence in sorted(decoding, key=self._rank):
+        """The decode rows, each with a slot for its next token; others may be retracted for it.
+
+        Outputs whose next tokens are known get slots for them likewise.
+        """
+        growing = [sequence for sequence in self.running if sequence.past_prompt]
+        for sequence in sorted(growing, key=self._rank):
             if sequence.lease is not None:  # else it was retracted for one before it
                 self._reserve(sequence)
-        return [sequence for sequence in decoding if sequence.lease is not None]
+        return [s for s in growing if s.lease is not None and s.decoding]
 
     def _reserve(self, sequence: Sequence) -> None:
-        """See that a sequence has a slot for its next token, or retract it."""
+        """See that a sequence has slots for all its tokens, or retract it."""
         lease = sequence.lease
         assert lease is not None
-        if lease.capacity > sequence.computed:
+        lacking = sequence.length - lease.capacity
+        if lacking <= 0:
             return
-        wanted = min(BLOCK, sequence.capacity - lease.capacity)
+        wanted = max(lacking, min(BLOCK, sequence.capacity - lease.capacity))
         if self.cache.grow(lease, wanted):
             return
         for other in self.running:
             assert other.lease is not None
             self.cache.trim(other.lease, max(other.length, other.computed + 1))
-        while not self.cache.grow(lease, 1):
+        while not self.cache.grow(lease, lacking):
             last = max(self.running, key=self._rank)
             self.retract(last)
             if last is sequence:

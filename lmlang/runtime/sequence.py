@@ -12,6 +12,7 @@ longer has them.
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ import numpy as np
 from lmlang.protocol import Generation, Request, Scores, Tag, TopLogprobs
 from lmlang.runtime.cache.manager import Lease
 from lmlang.runtime.cache.radix import IntArray
-from lmlang.runtime.output import OutputStream
+from lmlang.runtime.output import OutputStream, Prediction
 from lmlang.runtime.scoring import Piece, ScoreJob
 
 NO_TAG = Tag()
@@ -33,7 +34,7 @@ class Sequence:
         prompt: int64 [n], n > 0; of a choice piece the stem and then the piece's nodes.
         first_logit: First position whose logits are needed: the cache is used up to there at most,
             so that this position is computed here.
-        growth: Tokens that may follow the prompt.
+        growth: Tokens that may follow the prompt, one more where the last may not be sampled.
         task: What to do with the logits.
         tag: Where the request comes from.
         namespace: Whose cache it may use.
@@ -89,13 +90,18 @@ class Sequence:
         return self.length - self.computed
 
     @property
-    def decoding(self) -> bool:
-        """Whether all but the last sampled token is computed."""
+    def past_prompt(self) -> bool:
+        """Whether its prompt is computed."""
         return self.computed >= len(self.prompt)
 
     @property
+    def decoding(self) -> bool:
+        """Whether the one token that was sampled last is all that is to be computed."""
+        return self.past_prompt and self.pending == 1
+
+    @property
     def capacity(self) -> int:
-        """Slots needed to the end: the last token of an output is never computed."""
+        """Slots needed to the end: the last token that was sampled is never computed."""
         return len(self.prompt) + max(0, self.growth - 1)
 
     @property
@@ -146,6 +152,8 @@ class GenerateTask:
     input_top: list[TopLogprobs] = field(default_factory=list)
     foreseen: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """What followed this prompt when the tree last saw it go on: a source of drafts."""
+    predicted: deque[Prediction] = field(default_factory=deque)
+    """Of known tokens that are not yet told, as far as the model has predicted them."""
 
     @property
     def request(self) -> Request:

@@ -16,7 +16,7 @@ from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.encoder import PromptEncoder
 from lmlang.runtime.healing import Healer
 from lmlang.runtime.local import Runtime
-from lmlang.runtime.output import OutputStream
+from lmlang.runtime.output import Drawn, OutputStream, Prediction
 from lmlang.runtime.sampler import Draw, sample
 from tests.reference import embedded
 from tests.runtime.chats import TRAITS
@@ -99,7 +99,7 @@ def stream_of(prompt: Prompt, params: SamplingParams, tokens: list[int]) -> tupl
     for token in tokens:
         allowed = stream.allowed()
         assert allowed is None or token in allowed
-        event = stream.accept(token, -1.0)
+        event = stream.accept(Drawn(token), Prediction(-1.0))
         shown += event.text
         if event.finish is not None:
             break

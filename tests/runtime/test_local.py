@@ -36,7 +36,7 @@ from lmlang.protocol import (
     Tokens,
     Turn,
 )
-from lmlang.runtime import engine, loop
+from lmlang.runtime import commit, engine
 from lmlang.runtime.local import Runtime
 from tests.runtime.test_engine import MODEL, TEMPLATE, TOKENIZER, StepCounter, expected, request
 from tests.tiny import write_tiny_gguf
@@ -222,7 +222,7 @@ def test_a_step_that_fails_behind_the_forward_pass_fails_samples_that_had_no_row
         raise RuntimeError("no draw")
 
     with Runtime.over(MODEL, TOKENIZER, TEMPLATE, kv_tokens=300) as rt:
-        monkeypatch.setattr(loop, "sample", broken)
+        monkeypatch.setattr(commit, "sample", broken)
         one = dataclasses.replace(request("hello", 1, max_tokens=4), tag=Tag("run", "0"))
         held = threading.Event()
         rt._engine.tell(lambda _: held.wait(60))  # so that all are there at the first step

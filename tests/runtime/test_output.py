@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lmlang.protocol import Event, Finish, Output, Prompt, Request, SamplingParams, Text
 from lmlang.runtime.local import Runtime
-from lmlang.runtime.output import OutputStream
+from lmlang.runtime.output import Drawn, OutputStream, Prediction
 from tests.runtime.oracle import logits
 from tests.tiny import tiny_model
 
@@ -52,7 +52,7 @@ def written(ids: list[int], params: SamplingParams) -> tuple[list[Event], Output
     stream = OutputStream(TOKENIZER, params)
     events = []
     for index in ids:
-        events.append(stream.accept(index, -1.0))
+        events.append(stream.accept(Drawn(index), Prediction(-1.0)))
         if stream.finish is not None:
             break
     return events, stream.output(1, 0, None)

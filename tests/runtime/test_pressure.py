@@ -25,6 +25,7 @@ from lmlang.protocol import (
 )
 from lmlang.runtime.cache.manager import CacheManager
 from lmlang.runtime.cache.pool import KVPool
+from lmlang.runtime.commit import Commit
 from lmlang.runtime.drafting import Drafter
 from lmlang.runtime.local import Runtime
 from lmlang.runtime.loop import EngineLoop
@@ -478,7 +479,7 @@ def test_what_was_found_and_lost_before_anything_was_computed_is_recomputed() ->
     engine.loop.reset_stats()
     again = engine.generate(one)
     (sequence,) = engine.loop.scheduler.plan().admitted
-    engine.loop._count_admitted(sequence)
+    Commit(engine.loop.scheduler, engine.loop.cache, engine.loop.counters).admit(sequence)
     engine.retract(0)
     engine.loop.cache.flush()
     engine.run()

@@ -1,0 +1,348 @@
+"""The end of a step: what the logits say becomes tokens, scores, answers and counts.
+
+computed   prompts to the tree, tokens counted
+known      what is forced is told with its log-probabilities
+drawn      sampled, judged by the constraint, told; ended sequences out
+answers    collected, and handed out last of all
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from lmlang.errors import LMLangError, ModelError
+from lmlang.kernels.sampling import log_normalisers
+from lmlang.protocol import Event, Generation, InputLogprobs, Request, Scores, TopLogprobs
+from lmlang.runtime.batch import LogitRows
+from lmlang.runtime.cache.manager import CacheManager
+from lmlang.runtime.constraints import PATIENCE
+from lmlang.runtime.drawing import Drawing, drawing_of, processed
+from lmlang.runtime.metrics import Counters
+from lmlang.runtime.output import Drawn
+from lmlang.runtime.predictions import Predictions
+from lmlang.runtime.sampler import sample
+from lmlang.runtime.scheduler import Plan, Scheduler
+from lmlang.runtime.scoring import ScoreJob
+from lmlang.runtime.sequence import GenerateTask, PieceTask, Sequence
+
+_log = logging.getLogger("lmlang")
+
+
+class Commit:
+    """One step's commit; the engine loop's own.
+
+    Args:
+        scheduler: Whose sequences they are.
+        cache: What keeps computed prompts.
+        counters: What is counted goes there.
+    """
+
+    def __init__(self, scheduler: Scheduler, cache: CacheManager, counters: Counters) -> None:
+        self._scheduler = scheduler
+        self._cache = cache
+        self._counters = counters
+        self._deliveries: list[Callable[[], None]] = []
+        self._said: Predictions
+
+    def deliver(self) -> None:
+        """Hand out the answers; one that fails keeps no other from its reader."""
+        for deliver in self._deliveries:
+            try:
+                deliver()
+            except Exception:
+                _log.exception("an answer could not be delivered")
+
+    def run(self, plan: Plan, logit_rows: tuple[LogitRows, ...], logits: Tensor) -> None:
+        """Everything after the forward pass of a plan.
+
+        Args:
+            plan: What was computed.
+            logit_rows: Whose the rows of the logits are.
+            logits: float32 [K, V].
+        """
+        self._said = Predictions(logits, log_normalisers(logits))
+        finite = torch.isfinite(self._said.normalisers).tolist()
+        for rows in logit_rows:
+            if not all(finite[rows.start : rows.end]):
+                self.fail(rows.sequence, _not_finite())
+        drafts = {row.sequence: row.draft for row in plan.rows if row.draft}
+        for row in plan.rows:
+            if row.sequence.lease is not None:
+                self._advance(row.sequence, row.count - len(row.draft))
+        drawings: list[Drawing] = []
+        for rows in logit_rows:
+            sequence, task = rows.sequence, rows.sequence.task
+            if sequence.lease is None:
+                continue
+            if isinstance(task, PieceTask):
+                self._score(rows, task)
+                continue
+            self._report_inputs(rows, task)
+            self._report_known(rows, task)
+            if sequence.lease is not None and not sequence.pending:
+                draft = drafts.get(sequence, ())
+                self._counters.drafted_tokens += len(draft)
+                asking = [(rows.end - 1 - len(draft), sequence, task, draft)]
+                for other in self._scheduler.followers(sequence):
+                    assert isinstance(other.task, GenerateTask)
+                    self.admit(other)
+                    asking.append((rows.end - 1, other, other.task, ()))
+                for asked in asking:
+                    try:
+                        drawings.append(drawing_of(*asked))
+                    except LMLangError as error:
+                        self.fail(asked[1], error)
+        scores, drawings = self._processed(logits, drawings)
+        draws = [draw for drawing in drawings for draw in drawing.draws]
+        drawn = sample(scores, draws) if draws else []
+        for drawing in drawings:
+            own, drawn = drawn[: len(drawing.draws)], drawn[len(drawing.draws) :]
+            if drawing.task.output.constraint is not None:
+                self._take_constrained(drawing, own[0], scores)
+            else:
+                self._take(drawing, own)
+
+    def _take(self, drawing: Drawing, drawn: list[Drawn]) -> None:
+        """A sequence's drawn token, and those behind it as far as its draft was right."""
+        sequence = drawing.sequence
+        for ahead, guess in enumerate((*drawing.draft, None)):
+            if drawing.task.request.params.max_tokens == 0:
+                self._tell(sequence, drawing.task, drawing.task.output.end_empty())
+                return
+            token, row = drawn[ahead].token, drawing.row + ahead
+            self._counters.sampled_tokens += 1
+            sequence.generated.append(token)
+            event = drawing.task.output.accept(
+                drawn[ahead], self._said.about(row, token, drawing.task)
+            )
+            self._tell(sequence, drawing.task, event)
+            if token != guess or sequence.lease is None:
+                return
+            self._counters.accepted_tokens += 1
+            self._advance(sequence, 1)
+
+    def _take_constrained(
+        self,
+        drawing: Drawing,
+        drawn: Drawn,
+        scores: Tensor,
+    ) -> None:
+        """A drawn token that the constraint and the budget allow, and what is known behind it."""
+        sequence, task, draw = drawing.sequence, drawing.task, drawing.draws[0]
+        constraint = task.output.constraint
+        assert constraint is not None
+        try:
+            for _ in range(PATIENCE):
+                taken = constraint.take(drawn.token)
+                if taken:
+                    break
+                draw = replace(draw, barred=draw.barred | {drawn.token})
+                (drawn,) = sample(scores, [draw])
+            if taken:
+                self._counters.sampled_tokens += 1
+                sequence.generated.append(drawn.token)
+                known = constraint.run()
+            else:
+                known = constraint.complete()
+                task.predicted.append(self._said.about(drawing.row, known[0], task))
+        except LMLangError as error:
+            self.fail(sequence, error)
+            return
+        sequence.generated += known
+        if taken:
+            prediction = self._said.about(drawing.row, drawn.token, task, draw.mask)
+            event = task.output.accept(drawn, prediction)
+            self._tell(sequence, task, event)
+
+    def _processed(self, logits: Tensor, drawings: list[Drawing]) -> tuple[Tensor, list[Drawing]]:
+        """Logits with a row of its own for each that its program changes, and what draws on them.
+
+        Whose function fails is out.
+        """
+        kept: list[Drawing] = []
+        rows: list[Tensor] = []
+        for drawing in drawings:
+            if drawing.task.request.processor is None:
+                kept.append(drawing)
+                continue
+            try:
+                rows.append(processed(logits, drawing))
+            except LMLangError as error:
+                self.fail(drawing.sequence, error)
+            else:
+                kept.append(drawing.from_row(len(logits) + len(rows) - 1))
+        return (torch.cat([logits, torch.stack(rows)]) if rows else logits), kept
+
+    def _report_inputs(self, rows: LogitRows, task: GenerateTask) -> None:
+        """Note the log-probabilities of prompt tokens that these rows predict, if asked for."""
+        asked, sequence = task.request.input_logprobs_from, rows.sequence
+        if asked is None or rows.position >= len(sequence.prompt) - 1:
+            return
+        end = min(rows.end, rows.start + len(sequence.prompt) - 1 - rows.position)
+        for row in range(rows.start, end):
+            target = rows.position + row - rows.start + 1
+            if target < asked:
+                continue
+            task.input_logprobs.append(self._said.logprob(row, int(sequence.prompt[target])))
+            top = self._said.top(row, task.request.top_logprobs)
+            if top is not None:
+                task.input_top.append(top)
+
+    def _report_known(self, rows: LogitRows, task: GenerateTask) -> None:
+        """Note what these rows predict of tokens that are known; tell those that are computed."""
+        sequence, output, predicted = rows.sequence, task.output, task.predicted
+        prompt = len(sequence.prompt)
+        if output.constraint is None:
+            return
+        for row in range(rows.start, rows.end):
+            index = rows.position + row - rows.start + 1 - prompt
+            if len(output.ids) + len(predicted) <= index < len(sequence.generated):
+                predicted.append(self._said.about(row, sequence.generated[index], task))
+        while predicted and prompt + len(output.ids) < sequence.computed:
+            token = sequence.generated[len(output.ids)]
+            event = output.accept(_known(token, task.request), predicted.popleft())
+            self._tell(sequence, task, event)
+            if output.finish is not None:
+                return
+
+    def _advance(self, sequence: Sequence, count: int) -> None:
+        """Count computed tokens and give computed prompt tokens to the tree."""
+        c, task, decoding = self._counters, sequence.task, sequence.decoding
+        start = sequence.computed
+        again = sequence.advance(count)
+        end = sequence.computed
+        c.recomputed_tokens += again
+        fresh = start + again
+        if isinstance(task, PieceTask):
+            # Nodes are scored tokens; the stem is the first piece's prompt, the others' again.
+            nodes = max(0, end - max(fresh, sequence.stem))
+            task.job.scored_tokens += nodes
+            c.scored_tokens += nodes
+            stem = max(0, min(end, sequence.stem) - fresh)
+            c.prefill_tokens += stem if task.first else 0
+            c.recomputed_tokens += 0 if task.first else stem
+        else:
+            prompt = max(0, min(end, len(sequence.prompt)) - fresh)
+            constraint = task.output.constraint
+            made = range(max(0, fresh - len(sequence.prompt)), max(0, end - len(sequence.prompt)))
+            forced = 0 if constraint is None else sum(constraint.forced[made.start : made.stop])
+            c.prefill_tokens += prompt
+            c.forced_tokens += forced
+            c.decode_tokens += len(made) - forced
+        self._scheduler.runs.serve(sequence.tag.run_id, count)
+        if not decoding:
+            assert sequence.lease is not None
+            self._cache.commit(sequence.lease, sequence.tokens(0, min(end, sequence.stem)))
+
+    def _tell(self, sequence: Sequence, task: GenerateTask, event: Event) -> None:
+        """Hand on an event; the last one ends the generation."""
+        self._deliveries.append(partial(task.generation.push, event))
+        if event.finish is None:
+            return
+        inputs = _inputs(sequence, task)
+        answer = task.output.output(len(sequence.prompt), sequence.cached_tokens, inputs)
+        self._deliveries.append(partial(task.generation.complete, answer))
+        self._scheduler.remove(sequence, ended=True)
+
+    def _score(
+        self,
+        rows: LogitRows,
+        task: PieceTask,
+    ) -> None:
+        """Score what these rows predict; the last piece to end ends the job."""
+        job, piece, sequence = task.job, task.piece, rows.sequence
+        logits, normalisers = self._said.logits, self._said.normalisers
+        start, position = rows.start, rows.position
+        if position < sequence.stem:
+            first_tokens = torch.tensor([tail[0] if tail else 0 for tail in job.tails])
+            job.firsts = (logits[start, first_tokens] - normalisers[start]).tolist()
+            start, position = start + 1, position + 1
+        first_node = position - sequence.stem
+        edges = piece.edges(first_node, first_node + rows.end - start)
+        if edges.start < edges.stop:
+            nodes = torch.from_numpy(piece.edge_nodes[edges] - first_node + start)
+            found = logits[nodes, torch.from_numpy(piece.edge_tokens[edges])] - normalisers[nodes]
+            into = job.apart if task.alone else job.behind
+            at = piece.first_edge
+            into[at + edges.start : at + edges.stop] = found.numpy(force=True)
+        if sequence.pending:
+            return
+        if task.first:
+            job.cached_tokens = sequence.cached_tokens
+        self._scheduler.remove(sequence, ended=task.first)
+        job.pieces_left -= 1
+        if not job.pieces_left:
+            self._deliveries.append(partial(_complete_scores, job))
+
+    def fail(self, sequence: Sequence, error: LMLangError) -> None:
+        """End all that a sequence's answer waits for with an error.
+
+        What it computed in this step is not kept.
+        """
+        answer = sequence.task.answer
+        if sequence not in self._scheduler.working_for(answer):
+            return
+        self._scheduler.remove(sequence, trusted=False)
+        for other in self._scheduler.working_for(answer):
+            self._scheduler.remove(other)
+        if isinstance(answer, Generation):
+            self._deliveries.append(partial(answer.fail, error))
+        else:
+            self._deliveries.append(partial(_settle, answer, error))
+
+    def admit(self, sequence: Sequence) -> None:
+        """Count what the cache had of a sequence that comes in."""
+        assert sequence.lease is not None
+        self._counters.host_tokens += sequence.lease.loaded
+        if isinstance(sequence.task, GenerateTask) or sequence.task.first:
+            own = len(sequence.prompt) if isinstance(sequence.task, GenerateTask) else sequence.stem
+            self._counters.prompt_tokens += 0 if sequence.retractions else own
+            self._counters.cached_tokens += sequence.found
+
+
+def _known(token: int, request: Request) -> Drawn:
+    """A token that came without a draw, told as the only one that could be drawn."""
+    if not request.probs:
+        return Drawn(token)
+    return Drawn(token, 1.0, ((token, 1.0),) if request.top_logprobs else ())
+
+
+def _inputs(sequence: Sequence, task: GenerateTask) -> InputLogprobs | None:
+    """What was asked of the prompt's own log-probabilities."""
+    start = task.request.input_logprobs_from
+    if start is None:
+        return None
+    ids = tuple(sequence.prompt[start:].tolist())
+    # Nothing precedes the first token of a prompt.
+    first: list[float | None] = [None] if start == 0 else []
+    before: list[TopLogprobs] = [()] if first and task.request.top_logprobs else []
+    top = (*before, *task.input_top)
+    return InputLogprobs(start, ids, (*first, *task.input_logprobs), top)
+
+
+def _complete_scores(job: ScoreJob) -> None:
+    _settle(job.future, job.scores())
+
+
+def _settle(future: Future[Scores], outcome: Scores | LMLangError) -> None:
+    """End a future, unless whoever waited has cancelled it."""
+    if future.done() or not future.set_running_or_notify_cancel():
+        return
+    if isinstance(outcome, Scores):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
+
+
+def _not_finite() -> ModelError:
+    return ModelError(
+        "the model gave logits that are not finite (NaN or infinity) for this request: "
+        "check its weights; other requests are not affected."
+    )

@@ -1,0 +1,100 @@
+"""Which tokens a step draws: a draw for each sequence that needs one, and for each of its draft."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lmlang.errors import LMLangError, ProgramError
+from lmlang.runtime.sampler import Draw
+from lmlang.runtime.sequence import GenerateTask, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """What is drawn for one sequence.
+
+    Args:
+        sequence: Whose tokens.
+        task: Its task.
+        row: Of the model's logits, for the first draw.
+        draws: Its next token, and those behind each token of the draft.
+        draft: Tokens that were guessed.
+    """
+
+    sequence: Sequence
+    task: GenerateTask
+    row: int
+    draws: list[Draw]
+    draft: tuple[int, ...] = ()
+
+    def from_row(self, row: int) -> Drawing:
+        """The same from another row of logits; without a draft."""
+        return replace(self, draws=[replace(self.draws[0], row=row)])
+
+
+def drawing_of(
+    row: int, sequence: Sequence, task: GenerateTask, draft: tuple[int, ...] = ()
+) -> Drawing:
+    """The draws of a sequence's next token, and of those behind each token of a draft.
+
+    Raises:
+        GrammarDeadEnd: No token at all can come next.
+    """
+    request, output = task.request, task.output
+    mask = None if output.constraint is None else output.constraint.mask()
+    draws = [
+        Draw(
+            row + ahead,
+            request.params,
+            request.draw_key,
+            len(output.ids) + ahead,
+            sequence.prompt,
+            [*sequence.generated, *draft[:ahead]],
+            output.barred(),
+            output.allowed(),
+            request.probs,
+            request.top_logprobs if request.probs else 0,
+            None if mask is None else mask.bits,
+        )
+        for ahead in range(len(draft) + 1)
+    ]
+    return Drawing(sequence, task, row, draws, draft)
+
+
+def processed(logits: Tensor, drawing: Drawing) -> Tensor:
+    """A row of logits, float32 [V], after the program's own function has changed it.
+
+    Args:
+        logits: float32 [K, V]; not written.
+        drawing: Of a request that has such a function.
+
+    Raises:
+        ProgramError: The function raised, or returned no such row.
+    """
+    processor = drawing.task.request.processor
+    assert processor is not None
+    row = logits[drawing.row].clone()
+    try:
+        changed = processor(tuple(drawing.task.output.ids), row)
+    except LMLangError:
+        raise
+    except Exception as error:
+        raise ProgramError(
+            f"logits_processor raised {type(error).__name__}: {str(error)[:200]}."
+        ) from error
+    changed = row if changed is None else changed
+    if not isinstance(changed, Tensor) or changed.shape != row.shape:
+        what = tuple(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
+        raise ProgramError(
+            f"logits_processor returned {what}: return a tensor of {len(row):,} logits, or None "
+            "after changing the one it was given."
+        )
+    changed = changed.to(row)
+    if bool(torch.isnan(changed).any()) or bool((changed == float("inf")).any()):
+        raise ProgramError(
+            "logits_processor returned NaN or +infinity: -infinity alone is allowed."
+        )
+    return changed

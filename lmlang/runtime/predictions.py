@@ -1,0 +1,61 @@
+"""What the model said in one step: its logits, and log-probabilities read from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmlang.protocol import TopLogprobs
+from lmlang.runtime.output import Prediction
+from lmlang.runtime.sampler import MaskArray, allowed_by
+from lmlang.runtime.sequence import GenerateTask
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predictions:
+    """Rows of logits with what makes probabilities of them.
+
+    Args:
+        logits: float32 [K, V], the model's own.
+        normalisers: float32 [K], the logarithm of the sum of their exponentials.
+    """
+
+    logits: Tensor
+    normalisers: Tensor
+
+    def logprob(self, row: int, token: int) -> float:
+        """The log-probability of one token."""
+        return float(self.logits[row, token] - self.normalisers[row])
+
+    def top(self, row: int, count: int) -> TopLogprobs | None:
+        """The likeliest ``count`` tokens of one row; None where none are asked for."""
+        if not count:
+            return None
+        logits = self.logits[row]
+        values, ids = torch.topk(logits, min(count, len(logits)))
+        values = values - self.normalisers[row]
+        return tuple(zip(ids.tolist(), values.tolist(), strict=True))
+
+    def about(
+        self, row: int, token: int, task: GenerateTask, mask: MaskArray | None = None
+    ) -> Prediction:
+        """What a row says of the token that came in its place, as far as its task asks for it.
+
+        Args:
+            row: Of the logits.
+            token: The token.
+            task: Whose output it is part of.
+            mask: What could have been drawn, where it was drawn under a mask.
+        """
+        request = task.request
+        logprob, top = self.logprob(row, token), self.top(row, request.top_logprobs)
+        if not request.provenance:
+            return Prediction(logprob, top)
+        logits = self.logits[row]
+        masked = 0.0
+        if mask is not None:
+            out = ~allowed_by([mask], logits.shape[-1])[0].to(logits.device)
+            masked = float((logits - self.normalisers[row])[out].exp().sum())
+        return Prediction(logprob, top, masked, int(torch.argmax(logits)))
