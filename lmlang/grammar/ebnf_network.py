@@ -8,6 +8,7 @@ ways without a byte, and calls of rules that may be empty, are followed once and
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 
@@ -60,9 +61,10 @@ class Prepared:
     cost: dict[int, int]
     ways: dict[int, Way]
 
-    def reach(self, node: int) -> frozenset[int]:
-        """Where a node comes to without a byte: nodes with moves or calls, and ends of rules."""
-        seen, todo = {node}, [node]
+    def reach(self, nodes: Iterable[int]) -> frozenset[int]:
+        """Where nodes come to without a byte: those with moves or calls, and ends of rules."""
+        seen = set(nodes)
+        todo = list(seen)
         while todo:
             onward = [to for to in self.free[todo.pop()] if to not in seen]
             seen.update(onward)
@@ -162,20 +164,17 @@ def _written_out(
     for group in _groups(called):
         for name in group:
             own = nodes[name] = list(rules[name].nodes)
-            for node in list(own):
-                calls = network.calls[node]
-                network.calls[node] = [each for each in calls if each[0] not in small]
-                for callee, back in calls:
-                    if callee in small:
-                        if len(network.moves) + len(nodes[callee]) > MAX_NODES:
-                            raise GrammarTooLarge(
-                                f"the grammar, rule {quote(name)}: written out, it needs more "
-                                f"than {MAX_NODES:,} nodes; lower its counts, or shorten it."
-                            )
+            for node in rules[name].nodes:
+                kept = []
+                for callee, back in network.calls[node]:
+                    if callee in small and len(network.moves) + len(nodes[callee]) <= MAX_NODES:
                         twins = network.copy(nodes[callee])
                         network.free[node].append(twins[rules[callee].start])
                         network.free[twins[rules[callee].end]].append(back)
                         own += twins.values()
+                    else:
+                        kept.append((callee, back))
+                network.calls[node] = kept
         name = group[0]
         if len(group) == 1 and name not in called[name] and len(nodes[name]) <= MAX_WRITTEN_OUT:
             small.add(name)

@@ -12,8 +12,8 @@ import numpy as np
 from lmlang.grammar.automaton import DEAD, LEAVE
 from lmlang.grammar.ebnf_network import Prepared
 
-MAX_KEPT = 50_000
-"""Spots that are kept for other outputs."""
+MAX_KEPT = 1_000_000
+"""Nodes in all spots that are kept for other outputs."""
 
 
 class Spot:
@@ -80,16 +80,19 @@ class Spots:
     def __init__(self, grammar: Prepared) -> None:
         self.grammar = grammar
         self._known: dict[frozenset[int], Spot] = {}
-        self._landed: dict[int, frozenset[int]] = {}
+        self._at: dict[int, Spot] = {}
         self._corners: dict[int, frozenset[int]] = {}
         self._called: dict[int, int] = {}
-        self._made = 0
+        self._made = self._kept = 0
         self._lock = threading.Lock()
         self._callers: dict[int, list[tuple[int, int]]] | None = None
 
     def at(self, node: int) -> Spot:
         """Of a node that is landed on."""
-        return self.of(self._reached(node))
+        found = self._at.get(node)
+        if found is None:
+            found = self._at[node] = self.landed([node])
+        return found
 
     def start(self, rule: int) -> Spot:
         """Where a rule begins."""
@@ -97,18 +100,21 @@ class Spots:
 
     def landed(self, nodes: Iterable[int]) -> Spot:
         """Of several nodes."""
-        return self.of(frozenset().union(*map(self._reached, nodes)))
+        return self.of(self.grammar.reach(nodes))
 
     def of(self, nodes: frozenset[int]) -> Spot:
         """Of nodes that reach nothing else without a byte."""
         found = self._known.get(nodes)
         if found is None:
             with self._lock:
-                if len(self._known) >= MAX_KEPT:
+                if self._kept >= MAX_KEPT:
                     for spot in self._known.values():
                         spot.forget()
                     self._known.clear()
+                    self._at.clear()
+                    self._kept = 0
                 self._made += 1
+                self._kept += len(nodes) + 1
                 found = self._known.setdefault(nodes, Spot(self._made, nodes, self))
         return found
 
@@ -160,12 +166,6 @@ class Spots:
                 self._called[rule] = found
             bits |= self._called[rule]
         return bits
-
-    def _reached(self, node: int) -> frozenset[int]:
-        found = self._landed.get(node)
-        if found is None:
-            found = self._landed[node] = self.grammar.reach(node)
-        return found
 
 
 class EbnfTable:

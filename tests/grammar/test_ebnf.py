@@ -1,10 +1,10 @@
-"""Grammars in the GBNF dialect: against all texts that small ones derive, and against llguidance."""
+"""The GBNF dialect: against all texts that small grammars derive, and against llguidance."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import random
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmlang.errors import ConstraintError, GrammarSyntaxError, GrammarTooLarge, Unsatisfiable
+from lmlang.errors import GrammarSyntaxError, GrammarTooLarge, Unsatisfiable
 from lmlang.grammar.automaton import DEAD, LEAVE, Automaton, State
 from lmlang.grammar.ebnf_rules import ebnf_rules
 from lmlang.grammar.spec import Ebnf
@@ -215,3 +215,214 @@ def test_tables_make_rows_of_what_they_push(
         if len(automaton._states) > 30:
             break
         state = automaton.push(state, chance.choice(following))
+
+
+JSON = r"""
+# after the grammar that everybody knows
+root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
+array  ::= "[" ws ( value ("," ws value)* )? "]" ws
+string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+number ::= "-"? ([0-9] | [1-9] [0-9]{0,15}) ("." [0-9]+)? ([eE] [-+]? [0-9]{1,3})? ws
+ws     ::= [ \t\n]{0,3}
+"""
+ARITHMETIC = r"""
+root ::= sum "=" number "\n"
+sum  ::= product ([-+] product)*
+product ::= factor | product [*/] factor
+factor ::= number | "(" sum ")"
+number ::= "0" | [1-9] [0-9]*
+"""
+SQL = r"""
+root ::= "SELECT " columns " FROM " name (" WHERE " condition)? (" ORDER BY " columns)? ";"
+columns ::= "*" | name (", " name)*
+condition ::= term | term " AND " condition | term " OR " condition | "(" condition ")"
+term ::= name " " ("=" | "<" | ">" | "<>") " " literal
+literal ::= "'" [^'\n]* "'" | [0-9]+
+name ::= [a-z] [a-z_0-9]*
+"""
+CHESS = r"""
+root ::= "1. " move " " move "\n" ([1-9] [0-9]? ". " move " " move "\n")+
+move ::= (pawn | nonpawn | castle) [+#]?
+nonpawn ::= [NBKQR] [a-h]? [1-8]? "x"? [a-h] [1-8]
+pawn ::= ([a-h] "x")? [a-h] [1-8] ("=" [NBKQR])?
+castle ::= "O-O" "-O"?
+"""
+ITEMS = 'root ::= item+\nitem ::= ("- " | "* ") [^\\r\\n\\x0b-\\x1f]+ "\\n"\n'
+TALK = """
+root ::= sentence (" " sentence)*
+sentence ::= [あ-ん]+ "。" | word (" " word){0,4} [.!?]
+word ::= [A-Za-zé]+ ("'" [a-z]+)?
+"""
+
+
+class Foreign:
+    """The same grammar in llguidance, byte by byte, by its masks."""
+
+    def __init__(self, text: str) -> None:
+        self._guidance = pytest.importorskip("llguidance")
+        self._grammar = self._guidance.gbnf_to_lark.gbnf_to_lark(text)
+        self._tokens = self._guidance.LLTokenizer("byte")
+
+    def accepts(self, text: bytes) -> bool:
+        matcher = self._guidance.LLMatcher(self._tokens, self._grammar)
+        assert not matcher.get_error()
+        for byte in text:
+            if not matcher.compute_bitmask()[byte // 8] >> byte % 8 & 1:
+                return False
+            matcher.consume_token(byte)
+        return bool(matcher.is_accepting())
+
+
+def mutated(text: bytes, alphabet: bytes, chance: random.Random) -> bytes:
+    """A text a few bytes away."""
+    found = bytearray(text)
+    for _ in range(chance.randrange(3)):
+        at = chance.randrange(len(found) + 1)
+        found[at : at + chance.randrange(2)] = [chance.choice(alphabet)] * chance.randrange(2)
+    return bytes(found)
+
+
+def walked(automaton: Automaton, chance: random.Random, steps: int) -> bytes:
+    """A random output, of which the end is the nearest one."""
+    state, found = automaton.start, bytearray()
+    for _ in range(steps):
+        following = automaton.following(state)
+        if not following:
+            break
+        found.append(chance.choice(following))
+        onward = automaton.push(state, found[-1])
+        assert onward is not None
+        state = onward
+    return bytes(found) + automaton.completion(state)
+
+
+@pytest.mark.parametrize("text", [JSON, ARITHMETIC, SQL, CHESS, ITEMS, TALK])
+def test_accepted_is_what_llguidance_accepts(text: str) -> None:
+    automaton, foreign = compiled(text), Foreign(text)
+    chance = random.Random(5)
+    accepted = 0
+    for _ in range(120):
+        output = walked(automaton, chance, chance.randrange(60))
+        state = automaton.run(automaton.start, output)
+        assert state is not None
+        assert state.accepting
+        assert foreign.accepts(output), output
+        near = mutated(output, output, chance)
+        state = automaton.run(automaton.start, near)
+        ours = state is not None and state.accepting
+        assert ours == foreign.accepts(near), near
+        accepted += ours
+    assert 0 < accepted < 120
+
+
+def test_a_json_text_needs_few_states_however_it_is_nested() -> None:
+    automaton = compiled(JSON)
+    text = json.dumps({"a": [1, 2, {"b": "some words", "c": [[], {}, [[-1.5e3]]]}] * 40}).encode()
+    state = automaton.run(automaton.start, text)
+    assert state is not None
+    assert state.accepting
+    assert len(automaton._states) < 150
+
+
+def test_right_and_left_recursion_come_back_to_the_same_states() -> None:
+    for text in ('root ::= "a" root | "b"', 'root ::= root "a" | "a"', "root ::= [a]*"):
+        automaton = compiled(text)
+        assert automaton.run(automaton.start, b"a" * 10_000) is not None
+        assert len(automaton._states) <= 3
+
+
+def test_depth_of_the_output_and_of_the_text_is_no_recursion() -> None:
+    automaton = compiled('root ::= "(" root ")" | "x"')
+    state = automaton.run(automaton.start, b"(" * 10_000)
+    assert state is not None
+    assert automaton.completion(state) == b"x" + b")" * 10_000
+    assert accepts(compiled("root ::= " + "(" * 10_000 + '"a"' + ")" * 10_000), "a")
+    assert accepts(compiled('root ::= "a"' + "*" * 5_000), "aaa")
+    chain = "\n".join(f'r{number} ::= "a" r{number + 1}' for number in range(3_000))
+    assert accepts(compiled(f'{chain}\nr3000 ::= "b"', "r0"), "a" * 3_000 + "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "output"),
+    [
+        ('root ::= "a" # comment ::= "b"\n  | "b"\n# more', "b"),
+        ('root::="a"\n"b"\n(\n"c"\n)', "abc"),
+        ('root ::= x | "u"\nx ::= "v"', "v"),
+        (r'root ::= "\x41\u00e9\U0001f642\n\t\r\\\"\[\]\-"', 'Aé🙂\n\t\r\\"[]-'),
+        (r"root ::= [\x41-\x43\]\-] [a-] [-a] [^^]", "]-a]"),
+        ("root ::= [🙂-🙄é] . .", "🙃\n你"),
+        ('root ::= "" | "a"', ""),
+        ('Some-rule_2 ::= "a" { 2 , 3 }\nroot ::= Some-rule_2', "aaa"),
+        ('root ::= ("a" |)', ""),
+    ],
+)
+def test_the_dialect(text: str, output: str) -> None:
+    assert accepts(compiled(text), output)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('root ::= "a" "b', ["line 1, column 14", "does not end"]),
+        ("root ::= [a", ["line 1, column 10", "does not end"]),
+        ('root ::= ("a"\nx ::= "b"', ["line 1, column 10", "not closed"]),
+        ('root ::= "a")', ["column 13", "closes nothing"]),
+        ("root ::= * ", ["column 10", "nothing to repeat"]),
+        ('root ::= "a" | +', ["nothing to repeat"]),
+        ('root ::= "a"{,3}', ["column 13", "{0,5}"]),
+        ('root ::= "a"{3,2}', ["from 3 to 2"]),
+        ('root ::= "a"\n\nvalue ::= vaule\n', ["line 3, column 11", "'vaule'", "value"]),
+        ('x ::= "a"', ["'root'", "no rule"]),
+        ('root ::= "a"\nroot ::= "b"', ["line 2, column 1", "twice"]),
+        ('"a"', ["column 1", "begins with its name"]),
+        (r'root ::= "a\q"', ["column 12", "escape"]),
+        (r'root ::= "\ud800"', ["U+D800"]),
+        (r'root ::= "\U00110000"', ["U+110000"]),
+        ("root ::= [z-a]", ["'z' back to 'a'"]),
+        ("root ::= []", ["no characters"]),
+        (r"root ::= [^\x00-\U0010ffff]", ["no characters"]),
+        ("root ::= <think>", ["column 10", "tokens"]),
+        ("root ::= !<think>", ["column 10", "tokens"]),
+        ("root ::= 'a'", ["column 10", "double quotes"]),
+        ("root ::= x :", ["column 12", "::="]),
+        ("# nothing", ["no rule"]),
+        ("root ::= é", ["column 10", "means nothing"]),
+    ],
+)
+def test_what_is_no_grammar_is_refused_with_its_place(text: str, words: list[str]) -> None:
+    with pytest.raises(GrammarSyntaxError) as caught:
+        compiled(text)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'root ::= ((("a"{1,500}){1,500}){1,500}){1,500}',
+        'root ::= "a"{99999999999999999999}',
+        f'root ::= "{"a" * 1_000_001}"',
+        f'root ::= "{"a" * 70_000}"',
+        "\n".join(f"r{n} ::= r{n + 1} r{n + 1}" for n in range(60)) + '\nr60 ::= "a"\nroot ::= r0',
+    ],
+    ids=["counts", "digits", "text", "literal", "shortest"],
+)
+def test_what_is_too_large_is_refused(text: str) -> None:
+    with pytest.raises(GrammarTooLarge) as caught:
+        compiled(text)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    "text", ["root ::= root", 'root ::= "a" x\nx ::= "b" x', "root ::= x\nx ::= root | x x"]
+)
+def test_a_root_without_a_finite_text_is_refused(text: str) -> None:
+    with pytest.raises(Unsatisfiable, match="'root'"):
+        compiled(text)
+
+
+def test_ways_without_an_end_are_not_taken() -> None:
+    automaton = compiled('root ::= "a" dead | "b"\ndead ::= "x" dead')
+    assert automaton.following(automaton.start) == b"b"
