@@ -62,6 +62,7 @@ class Vocabulary:
         self.cut = cut
         self._fingerprint = fingerprint
         self._source: Any = None
+        self._tree: tuple[TokenTrie, Masks] | None = None
         self._lock = threading.Lock()
         self.pieces = tuple(
             b"" if index in self.special_ids else piece
@@ -97,25 +98,32 @@ class Vocabulary:
     def _made_of(source: Any) -> Vocabulary:
         if hasattr(source, "token_bytes") and hasattr(source, "control_ids"):
             return _of_ours(source)
+        if hasattr(source, "convert_ids_to_tokens") and hasattr(source, "all_special_ids"):
+            from lmlang.grammar.hf_tokens import tokens_of
+
+            return Vocabulary(**tokens_of(source)._asdict())
         raise ProgramTypeError(
             f"{an(type(source).__name__)} has no vocabulary: give a Runtime, its tokenizer, a "
             "Hugging Face tokenizer or a Vocabulary."
         )
 
-    @cached_property
+    @property
     def trie(self) -> TokenTrie:
         """Its tokens as a tree."""
-        with self._lock:
-            known = self.__dict__.get("trie")
-            return known if known is not None else TokenTrie(self.pieces)
+        return self._with_masks()[0]
 
-    @cached_property
+    @property
     def masks(self) -> Masks:
         """The masks of all grammars that have this vocabulary."""
-        trie = self.trie
-        with self._lock:
-            known = self.__dict__.get("masks")
-            return known if known is not None else Masks(trie)
+        return self._with_masks()[1]
+
+    def _with_masks(self) -> tuple[TokenTrie, Masks]:
+        if self._tree is None:
+            with self._lock:
+                if self._tree is None:
+                    trie = TokenTrie(self.pieces)
+                    self._tree = (trie, Masks(trie))
+        return self._tree
 
     @cached_property
     def missing_bytes(self) -> bytes:
