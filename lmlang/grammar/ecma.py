@@ -179,7 +179,7 @@ class _Parser:
         if self._take("b"):
             return Op("AT"), Op("AT_BOUNDARY")
         if self._take("B"):  # also in an empty text, where Python's has said otherwise
-            return Op("ASSERT_NOT"), (1, [(Op("AT"), Op("AT_BOUNDARY"))])
+            return Op("AT"), Op("AT_NON_BOUNDARY_OF_ECMA")
         following = self._pattern[self._at : self._at + 1]
         if following == "k" or (following in "123456789" and following):
             raise self._wrong(

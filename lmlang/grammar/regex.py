@@ -51,6 +51,7 @@ class Assertion(Enum):
     NO_BOUNDARY = r"\B"
     ASCII_BOUNDARY = r"\b in ASCII"
     NO_ASCII_BOUNDARY = r"\B in ASCII"
+    ECMA_NO_BOUNDARY = r"\B of ECMA-262"
 
     @property
     def looks_back_only(self) -> bool:
@@ -173,6 +174,7 @@ _AT = {
     "AT_END_STRING": Assertion.END,
     "AT_BOUNDARY": Assertion.BOUNDARY,
     "AT_NON_BOUNDARY": Assertion.NO_BOUNDARY,
+    "AT_NON_BOUNDARY_OF_ECMA": Assertion.ECMA_NO_BOUNDARY,
 }
 _IN_LINES = {
     Assertion.DOLLAR: Assertion.END_OF_LINE,

@@ -39,3 +39,19 @@ ANCHORED = st.builds(
     st.recursive(_atoms | _anchors, _grown, max_leaves=8),
 )
 """Patterns with assertions too."""
+
+
+def _looking(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    behind = st.sampled_from(["a", "b|S", r"\w1", "[^a]", r"(?m:k$)", r"\bab", "(?<!s)a", r"^.\Z"])
+    return _grown(inner) | st.one_of(
+        st.builds("({}{})".format, st.sampled_from(["?=", "?!"]), inner),
+        st.builds("(?{}{})".format, st.sampled_from(["<=", "<!"]), behind),
+    )
+
+
+LOOKING = st.builds(
+    "{}{}".format,
+    st.sampled_from(["", "", "(?i)", "(?m)", "(?s)"]),
+    st.recursive(_atoms | _anchors, _looking, max_leaves=8),
+)
+"""Patterns with look-around too."""

@@ -10,26 +10,40 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from lmlang.errors import GrammarSyntaxError, GrammarTooLarge
+from lmlang.errors import GrammarSyntaxError, GrammarTooLarge, Unsatisfiable
 from lmlang.grammar.charset import LAST, category, class_ranges, complement, contains
-from lmlang.grammar.fsm import Fsm, Place
+from lmlang.grammar.language import matching
 from lmlang.grammar.regex import compile_regex
-from tests.grammar.patterns import ANCHORED, CHARACTERS, PATTERNS, TEXTS
+from lmlang.grammar.tables import Spelling, TextTable, spelled
+from tests.grammar.patterns import ANCHORED, CHARACTERS, LOOKING, PATTERNS, TEXTS
 
 PROPERTY = settings(max_examples=200, deadline=None, derandomize=True)
 
 
-def matcher(pattern: str) -> Fsm:
-    return Fsm(compile_regex(pattern))
+def table_of(pattern: str) -> TextTable | None:
+    """The table of a pattern; None where it matches nothing."""
+    try:
+        return spelled(matching(pattern), Spelling.PLAIN)
+    except Unsatisfiable:
+        return None
 
 
-def bytes_match(fsm: Fsm, data: bytes) -> bool:
-    place: Place | None = Place(fsm.start)
+def run(table: TextTable, data: bytes) -> int:
+    state = table.start
     for byte in data:
-        place = fsm.push(place, byte)
-        if place is None:
-            return False
-    return place.accepting
+        state = table.push(state, byte)
+        if state < 0:
+            break
+    return state
+
+
+def check(pattern: str, texts: list[str]) -> None:
+    language, table, oracle = matching(pattern), table_of(pattern), re.compile(pattern)
+    for text in texts:
+        expected = oracle.fullmatch(text) is not None
+        assert language.contains(text) == expected, text
+        state = -1 if table is None else run(table, text.encode())
+        assert (table is not None and state >= 0 and table.accepting(state)) == expected, text
 
 
 @PROPERTY
@@ -37,13 +51,22 @@ def bytes_match(fsm: Fsm, data: bytes) -> bool:
 @example("(?i)[^k]", ["K", "K", "k", "s", "ſ"])
 @example("(?i)ſ|İ", ["s", "S", "i", "I", "ı", "İ"])
 @example(r"(?:^|b)*a$", ["a", "ba", "ab"])
+@example(r"a$\s*", ["a", "a\n", "a\n\n", "a "])
 @example(r"\B", ["", "a"])
 def test_it_matches_what_python_matches(pattern: str, texts: list[str]) -> None:
-    fsm, oracle = matcher(pattern), re.compile(pattern)
-    for text in texts:
-        expected = oracle.fullmatch(text) is not None
-        assert fsm.matches(text) == expected, text
-        assert bytes_match(fsm, text.encode()) == expected, text
+    check(pattern, texts)
+
+
+@PROPERTY
+@given(LOOKING, st.lists(TEXTS, min_size=1, max_size=8))
+@example(r"(?=.*\d)(?=.*[a-z])[^ ]{3,}", ["ab1", "abc", "123", "a1", "a 1b"])
+@example(r"(?!.*(?:a|b(?!k))).*", ["bk", "ba", "bkb", "k"])
+@example(r"(?:(?=a.*b)a|b(?<=ab))*", ["ab", "aab", "ba", "aabb", ""])
+@example(r"(?:.(?<!ab))*", ["a", "ab", "ba", "bab"])
+@example(r"(?=a$)a\n", ["a\n", "a"])
+@example(r"(?<=(?<!a)b)k|b(?<=(?<!a)b)k", ["bk", "k"])
+def test_look_around_is_python_s(pattern: str, texts: list[str]) -> None:
+    check(pattern, texts)
 
 
 @PROPERTY
@@ -52,37 +75,32 @@ def test_what_python_finds_it_matches(pattern: str, data: st.DataObject) -> None
     """Texts made from the pattern, as random ones seldom match."""
     text = data.draw(st.from_regex(pattern, fullmatch=True).filter(lambda t: len(t) < 60))
     assume(not any("\ud800" <= c <= "\udfff" for c in text))
-    fsm = matcher(pattern)
-    assert fsm.matches(text)
-    assert bytes_match(fsm, text.encode())
+    check(pattern, [text])
 
 
 @PROPERTY
-@given(PATTERNS, TEXTS, st.integers(0, 20), st.integers(0, 255))
+@given(PATTERNS | ANCHORED | LOOKING, TEXTS, st.integers(0, 20), st.integers(0, 255))
 def test_a_byte_is_taken_where_some_match_goes_on_so(
     pattern: str, text: str, cut: int, byte: int
 ) -> None:
-    fsm = matcher(pattern)
+    table = table_of(pattern)
+    assume(table is not None)
     data = text.encode()[:cut]
-    place: Place | None = Place(fsm.start)
-    for other in data:
-        place = fsm.push(place, other) if place is not None else None
-    assume(place is not None)
-    taken = fsm.push(place, byte)
+    state = run(table, data)
+    assume(state >= 0)
+    taken = table.push(state, byte)
     data += bytes([byte])
-    whole = data.decode("utf-8", "ignore")
-    rest = data[len(whole.encode()) :]
-    if taken is None:
-        for character in CHARACTERS:
-            if character.encode().startswith(rest) or not rest:
-                for more in ("", "a", "1", "\n", "🙂"):
-                    tail = (character if rest else "") + more
-                    assert re.fullmatch(pattern, whole + tail) is None
-    else:
-        fsm_again: Place | None = Place(fsm.start)
-        for other in data:
-            fsm_again = fsm.push(fsm_again, other) if fsm_again is not None else None
-        assert fsm_again == taken
+    if taken >= 0:
+        whole = data + table.completion(taken)
+        assert re.fullmatch(pattern, whole.decode()) is not None
+        return
+    known = data.decode("utf-8", "ignore")
+    rest = data[len(known.encode()) :]
+    for character in CHARACTERS:
+        if character.encode().startswith(rest) or not rest:
+            for more in ("", "a", "1", "\n", "🙂"):
+                tail = (character if rest else "") + more
+                assert re.fullmatch(pattern, known + tail) is None
 
 
 @pytest.mark.parametrize(
@@ -107,7 +125,7 @@ def test_a_byte_is_taken_where_some_match_goes_on_so(
 def test_a_class_holds_the_characters_that_python_says(source: str, flags: int) -> None:
     letters = "".join(c for c, on in (("i", flags & re.I), ("a", flags & re.A)) if on)
     automaton = compile_regex(f"(?{letters}:{source})" if letters else source)
-    (ranges,) = automaton.sets
+    (ranges,) = (automaton.sets[node.reads] for node in automaton.nodes[2:] if node.reads)
     found = {chr(c) for first, last in ranges for c in range(first, last + 1)}
     everything = "".join(map(chr, range(0x20000)))
     assert {c for c in found if ord(c) < 0x20000} == set(re.findall(source, everything, flags))
@@ -181,7 +199,7 @@ def test_bombs_are_refused_at_once(pattern: str) -> None:
 def test_patterns_that_send_python_astray_cost_one_pass(pattern: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fsm = Fsm(compile_regex(pattern))
+        language = matching(pattern)
     begun = time.process_time()
-    assert not fsm.matches("a" * 2_000 + "!")
+    assert not language.contains("a" * 2_000 + "!")
     assert time.process_time() - begun < 5
