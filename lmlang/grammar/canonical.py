@@ -18,6 +18,8 @@ from lmlang.grammar.vocabulary import Vocabulary
 
 KNOWN_TOKENS = 24
 """Of the tokens before forced bytes so many are looked at."""
+MAX_BYTES = 256
+"""Of forced bytes so many are looked at; behind them they go on, which is asked for anew."""
 MAX_SPANNING = 32
 MAX_MARKS = 10
 MAX_KEPT = 4_096
@@ -43,7 +45,7 @@ class Canonical:
             state: Where the output stands.
             before: The ids that led there; -1 for bytes that did not come as a token.
         """
-        data = self._automaton.forced(state)
+        data = self._automaton.forced(state, MAX_BYTES)
         if not data:
             return ()
         known = self._tail(before)
