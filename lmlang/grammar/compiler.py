@@ -6,10 +6,18 @@ import os
 import threading
 import weakref
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeAlias
 
-from lmlang.errors import Cancelled, ConstraintError, ProgramError, fresh
+from lmlang.errors import (
+    Cancelled,
+    ConstraintError,
+    ProgramError,
+    ProgramTypeError,
+    an,
+    fresh,
+)
 from lmlang.grammar.automaton import Automaton, Rules
 from lmlang.grammar.budget import Budget, OutOfTime, within
 from lmlang.grammar.grammar import Grammar
@@ -22,10 +30,12 @@ SECONDS = 10.0
 """Time to compile one constraint, unless another limit is given."""
 
 Key: TypeAlias = tuple[Spec, str]
+Explain: TypeAlias = Callable[[], str]
+Build: TypeAlias = Callable[[Spec, Vocabulary], Grammar]
 
 
-def rules_of(spec: Spec) -> Rules:
-    """The rules of a spec, whatever the vocabulary.
+def rules_of(spec: Spec) -> tuple[Rules, Explain]:
+    """The rules of a spec, whatever the vocabulary, and what tells how it was understood.
 
     Raises:
         ConstraintError: It cannot be used; the message says why.
@@ -34,22 +44,28 @@ def rules_of(spec: Spec) -> Rules:
         from lmlang.grammar.language import matching, of_texts
         from lmlang.grammar.text_rules import TextRules
 
-        if isinstance(spec, Regex):
-            return TextRules(matching(spec.pattern))
-        return TextRules(of_texts(spec.texts))
+        language = matching(spec.pattern) if isinstance(spec, Regex) else of_texts(spec.texts)
+        return TextRules(language), lambda: repr(spec)
     if isinstance(spec, JsonSchema):
-        from lmlang.grammar.schema.rules import schema_rules
+        from lmlang.grammar.schema.graph import compile_schema, explain
+        from lmlang.grammar.schema.rules import SchemaRules
 
-        return schema_rules(spec)
+        graph = compile_schema(spec)
+        return SchemaRules(graph, spec.style), lambda: explain(graph)
     if isinstance(spec, Ebnf):
         from lmlang.grammar.ebnf_rules import ebnf_rules
 
-        return ebnf_rules(spec)
+        return ebnf_rules(spec), lambda: spec.text
     if isinstance(spec, Either):
         from lmlang.grammar.either_rules import EitherRules
 
-        return EitherRules([rules_of(part) for part in spec.specs])
-    raise ProgramError(f"{spec!r} is no constraint: give a spec of lm.grammar.")
+        parts = [rules_of(part) for part in spec.specs]
+        return EitherRules([rules for rules, _ in parts]), lambda: "\n\n".join(
+            f"either {number}\n{explain()}" for number, (_, explain) in enumerate(parts, 1)
+        )
+    raise ProgramTypeError(
+        f"{an(type(spec).__name__)} is no constraint: give a spec of lm.grammar, as Regex(…)."
+    )
 
 
 def compile_spec(spec: Spec, vocabulary: Vocabulary) -> Grammar:
@@ -59,7 +75,8 @@ def compile_spec(spec: Spec, vocabulary: Vocabulary) -> Grammar:
         ConstraintError: The spec cannot be used; the message says why.
         GrammarDeadEnd: The vocabulary cannot spell any output.
     """
-    grammar = Grammar(spec, vocabulary, Automaton(rules_of(spec)))
+    rules, explain = rules_of(spec)
+    grammar = Grammar(spec, vocabulary, Automaton(rules), explain)
     grammar.closings.tokens(grammar.automaton.start)
     return grammar
 
@@ -67,18 +84,17 @@ def compile_spec(spec: Spec, vocabulary: Vocabulary) -> Grammar:
 class _Job:
     """One grammar that is to be made, and who waits for it."""
 
-    def __init__(self, spec: Spec, vocabulary: Vocabulary, seconds: float) -> None:
+    def __init__(self, spec: Spec, vocabulary: Vocabulary) -> None:
         self.spec = spec
         self.vocabulary = vocabulary
-        self.seconds = seconds
         self.budget: Budget | None = None
         self.waiting: list[Future[Grammar]] = []
 
-    def run(self) -> Grammar | Exception:
-        self.budget = Budget(self.seconds)
+    def run(self, build: Build) -> Grammar | Exception:
+        assert self.budget is not None
         try:
             with within(self.budget):
-                grammar = compile_spec(self.spec, self.vocabulary)
+                grammar = build(self.spec, self.vocabulary)
                 grammar.masks.mask(grammar.automaton, grammar.automaton.start)
             return grammar
         except Exception as error:
@@ -88,7 +104,8 @@ class _Job:
 class _Service:
     """What the threads of a compiler share; outlives it no longer than they run."""
 
-    def __init__(self, max_workers: int, max_kept: int, seconds: float) -> None:
+    def __init__(self, max_workers: int, max_kept: int, seconds: float, build: Build) -> None:
+        self.build = build
         self.max_workers = max_workers
         self.max_kept = max_kept
         self.seconds = seconds
@@ -99,7 +116,7 @@ class _Service:
     def begin(self) -> None:
         """Without threads, as in a new process; what was made is kept."""
         self.process = os.getpid()
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a collected compiler ends it wherever that happens
         self.jobs: dict[Key, _Job] = {}
         self.queue: deque[Key] = deque()
         self.threads: set[threading.Thread] = set()
@@ -123,12 +140,12 @@ class _Service:
     def _join(self, key: Key, spec: Spec, vocabulary: Vocabulary, future: Future[Grammar]) -> None:
         job = self.jobs.get(key)
         if job is None:
-            job = self.jobs[key] = _Job(spec, vocabulary, self.seconds)
+            job = self.jobs[key] = _Job(spec, vocabulary)
             self.queue.append(key)
             if len(self.threads) < self.max_workers:
                 thread = threading.Thread(target=self._work, name="lmlang-grammar", daemon=True)
+                thread.start()  # it waits for the lock
                 self.threads.add(thread)
-                thread.start()
         job.waiting.append(future)
 
     def _work(self) -> None:
@@ -142,7 +159,8 @@ class _Service:
                 if all(future.cancelled() for future in job.waiting):
                     del self.jobs[key]
                     continue
-            made = job.run()
+                job.budget = Budget(self.seconds)
+            made = job.run(self.build)
             with self.lock:
                 del self.jobs[key]
                 if self.closed:
@@ -156,7 +174,8 @@ class _Service:
             for future in job.waiting:
                 _settle(future, made)
 
-    def close(self) -> None:
+    def stop(self) -> list[threading.Thread]:
+        """Let go of everything; the threads that still run, which soon end."""
         if self.process != os.getpid():
             self.begin()
         with self.lock:
@@ -171,8 +190,7 @@ class _Service:
         for job in dropped:
             for future in job.waiting:
                 _settle(future, Cancelled("the compiler was closed before it had made this."))
-        for thread in threads:
-            thread.join()
+        return threads
 
 
 def _settle(future: Future[Grammar], made: Grammar | Exception) -> None:
@@ -194,15 +212,24 @@ class Compiler:
         max_workers: Threads at most; there are none while there is nothing to do.
         max_kept: Grammars and errors that are kept.
         seconds: Time for one of them.
+        build: What makes a grammar.
     """
 
-    def __init__(self, max_workers: int = 2, max_kept: int = 256, seconds: float = SECONDS) -> None:
-        self._service = _Service(max_workers, max_kept, seconds)
-        self._end = weakref.finalize(self, _Service.close, self._service)
+    def __init__(
+        self,
+        max_workers: int = 2,
+        max_kept: int = 256,
+        seconds: float = SECONDS,
+        build: Build = compile_spec,
+    ) -> None:
+        self._service = _Service(max_workers, max_kept, seconds, build)
+        self._end = weakref.finalize(self, _Service.stop, self._service)
         self._end.atexit = False
 
     def submit(self, spec: Spec, vocabulary: Vocabulary) -> Future[Grammar]:
         """The grammar of a spec, in the future; cancelling it harms nobody else.
+
+        Callbacks of the future run on the thread that made the grammar, or at once.
 
         Raises:
             ProgramError: The compiler is closed.
@@ -220,4 +247,5 @@ class Compiler:
 
     def close(self) -> None:
         """Let go of all that waits, end what is being made, and keep nothing."""
-        self._end()
+        for thread in self._end() or ():
+            thread.join()

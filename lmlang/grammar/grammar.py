@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -52,9 +53,17 @@ class Grammar:
         spec: What was compiled.
         vocabulary: Whose tokens spell its outputs.
         automaton: Its states.
+        explain: Tells how the spec was understood.
     """
 
-    def __init__(self, spec: Spec, vocabulary: Vocabulary, automaton: Automaton) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        vocabulary: Vocabulary,
+        automaton: Automaton,
+        explain: Callable[[], str] | None = None,
+    ) -> None:
+        self._explain = explain
         self.spec = spec
         self.vocabulary = vocabulary
         self.automaton = automaton
@@ -139,8 +148,7 @@ class Grammar:
 
     def explain(self) -> str:
         """What was decided for each part of the constraint, as text."""
-        explain = getattr(self.automaton.rules, "explain", None)
-        return str(explain()) if explain is not None else repr(self.spec)
+        return repr(self.spec) if self._explain is None else self._explain()
 
     def _mismatch(self, state: State, position: int) -> Match:
         pointer = self.automaton.rules.pointer(state.key)
