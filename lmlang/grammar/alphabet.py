@@ -11,9 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from lmlang.grammar.charset import LAST, Ranges
-
-SURROGATES = (0xD800, 0xDFFF)
+from lmlang.grammar.charset import LAST, SURROGATES, Ranges
 
 
 def _rank(code: int) -> tuple[int, int, int]:

@@ -12,6 +12,8 @@ from typing import TypeAlias
 
 LAST = 0x10FFFF
 """The last code point."""
+SURROGATES = (0xD800, 0xDFFF)
+"""Code points that stand for half of a character; no text has them."""
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Disjoint (first, last) pairs in ascending order, no two of them adjacent."""

@@ -88,6 +88,8 @@ class Language:
 
     def contains(self, text: str) -> bool:
         """Whether a text belongs to it."""
+        if self._kind == "texts":
+            return text in self._of
         machine = self.machine
         state = machine.start
         for character in text:
@@ -115,6 +117,8 @@ class Language:
 
     def first(self, limit: int) -> list[str]:
         """The shortest texts, as many as there are up to a limit."""
+        if self._kind == "texts":
+            return sorted(self._of, key=lambda text: (len(text), text))[:limit]
         machine, found = self.machine, list[str]()
         distance = machine.distance(machine.start)
         heap = [] if distance >= NEVER else [(distance, 0, "", machine.start, False)]
@@ -139,6 +143,8 @@ class Language:
 
     def size(self, limit: int) -> int:
         """How many texts belong to it, counted up to a limit."""
+        if self._kind == "texts":
+            return min(len(self._of), limit)
         machine = self.machine
         known = set[int]()
         level = {machine.start: 1} if not self.is_empty() else {}

@@ -25,6 +25,8 @@ MAX_STATES = 100_000
 """States of one machine."""
 MAX_EXPLORED = 20_000
 """States that one search for a way to acceptance may look at."""
+MAX_WEIGHT = 8 * MAX_EXPLORED
+"""And what these weigh together: the threads in them, and so the time that it takes."""
 
 GONE = -1
 """The state behind which nothing is accepted any more."""
@@ -82,6 +84,14 @@ class Machine:
         """No more than the characters that lead from a state to acceptance."""
         return NEVER if state == GONE else self._bound(self._keys[state])
 
+    def weight(self, state: int) -> int:
+        """The size of a state, which is the time that its edges take."""
+        return 1 if state == GONE else self._weight(self._keys[state])
+
+    def doubts(self, state: int) -> int:
+        """How many parts of a state may yet forbid what the others allow."""
+        return 0 if state == GONE or self.sure else self._doubts(self._keys[state])
+
     def step(self, state: int, letter: int) -> int:
         """The state behind one more character, by its class."""
         for some, target in self.edges(state):
@@ -131,9 +141,9 @@ class Machine:
     def _search(self, start: int) -> int:
         """The shortest way to acceptance, best first; what it teaches is kept."""
         costs, before = {start: 0}, dict[int, tuple[int, int]]()
-        heap = [(self.bound(start), 0, start)]
+        heap, weight = [(self.bound(start), 0, 0, start)], 0
         while heap:
-            _, negative, state = heappop(heap)
+            _, _, negative, state = heappop(heap)
             cost = -negative
             if cost > costs[state]:
                 continue
@@ -142,8 +152,9 @@ class Machine:
                 return self._learn(start, state, rest, before)
             if state in self._distances:
                 continue
-            if len(costs) > MAX_EXPLORED:
-                raise too_large(self._name, MAX_EXPLORED)
+            weight += self.weight(state)
+            if len(costs) > MAX_EXPLORED or weight > MAX_WEIGHT:
+                raise too_large(self._name, min(len(costs), MAX_EXPLORED))
             for some, target in self.edges(state):
                 if cost + 1 < costs.get(target, NEVER):
                     bound = self._distances.get(target, -1)
@@ -152,7 +163,8 @@ class Machine:
                     if bound < NEVER:
                         costs[target] = cost + 1
                         before[target] = (state, some)
-                        heappush(heap, (cost + 1 + bound, -cost - 1, target))
+                        found = (cost + 1 + bound, self.doubts(target), -cost - 1, target)
+                        heappush(heap, found)
                     else:
                         self._distances[target] = NEVER
         for state in costs:
@@ -190,6 +202,12 @@ class Machine:
 
     def _bound(self, key: Any) -> int:
         raise NotImplementedError
+
+    def _weight(self, key: Any) -> int:
+        return 1
+
+    def _doubts(self, key: Any) -> int:
+        return 1
 
 
 def too_large(name: str, limit: int) -> GrammarTooLarge:
@@ -330,6 +348,12 @@ class Product(Machine):
         bounds = (m.bound(state) for m, state in zip(self._machines, key, strict=True))
         return max(bounds) if self._every else min(bounds)
 
+    def _weight(self, key: tuple[int, ...]) -> int:
+        return sum(m.weight(state) for m, state in zip(self._machines, key, strict=True))
+
+    def _doubts(self, key: tuple[int, ...]) -> int:
+        return sum(m.doubts(state) for m, state in zip(self._machines, key, strict=True))
+
 
 class Others(Machine):
     """All texts that a machine does not accept; a state is one of its states, or `GONE`."""
@@ -354,3 +378,9 @@ class Others(Machine):
 
     def _bound(self, key: int) -> int:
         return 1 if self._machine.accepting(key) else 0
+
+    def _weight(self, key: int) -> int:
+        return self._machine.weight(key)
+
+    def _doubts(self, key: int) -> int:
+        return 0 if key == GONE else 1

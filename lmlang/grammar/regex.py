@@ -24,7 +24,15 @@ from typing import Any
 
 from lmlang.errors import GrammarSyntaxError, GrammarTooLarge, quote
 from lmlang.grammar import ecma
-from lmlang.grammar.charset import EVERYTHING, Item, Ranges, class_ranges, complement, contains
+from lmlang.grammar.charset import (
+    EVERYTHING,
+    SURROGATES,
+    Item,
+    Ranges,
+    class_ranges,
+    complement,
+    contains,
+)
 
 MAX_NODES = 10_000
 """Nodes of one automaton."""
@@ -202,6 +210,7 @@ class _Builder:
         self._monitors: list[int] = []
         self._looks: dict[tuple[int, int], Look] = {}
         self._behind = False
+        self._of_number: dict[int, Ranges] = {}
         self._classes: dict[tuple[object, ...], int] = {}
         self._ranges = 0
         self._pattern = ""
@@ -311,10 +320,12 @@ class _Builder:
         if number is None:
             ranges = class_ranges(*written)
             number = self._classes[written] = self._sets.setdefault(ranges, len(self._sets))
+            self._of_number[number] = ranges
             self._ranges += len(ranges)
             if self._ranges > MAX_RANGES:
                 raise self._too_large()
-        nothing = number == self._sets.get(())
+        ranges = self._of_number[number]
+        nothing = all(first >= SURROGATES[0] and last <= SURROGATES[1] for first, last in ranges)
         return self._made(Node(() if nothing else (onward,), reads=number))
 
     def _fork(self, ways: list[int]) -> int:

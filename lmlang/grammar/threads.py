@@ -51,12 +51,15 @@ class Pattern(Machine):
         self._monitors = automaton.monitors
         self._distances_of_nodes = _distances(automaton)
         self._looks = any(node.looks is not None for node in automaton.nodes)
+        self._behind: dict[int, Threads] = {}
         self.sure = not self._asserts and not self._looks
         key = self._key({(automaton.start, FREE)}, [[] for _ in self._monitors], NOTHING)
         if key[0]:
             self.start = self._number(key)
 
     def _key(self, starts: Iterable[Thread], begun: Iterable[list[Thread]], before: int) -> Key:
+        if self.sure:
+            return self._plainly_reached([number for number, _ in starts]), OTHER, ()
         threads = self._reached(starts, before, None, ())
         monitors = tuple(
             self._reached([*more, (start, FREE)], before, None, ())
@@ -65,6 +68,16 @@ class Pattern(Machine):
         if not self._asserts or not (monitors or self._looks_back(threads)):
             before = OTHER
         return threads, before, monitors
+
+    def _plainly_reached(self, numbers: list[int]) -> Threads:
+        """What lies behind some nodes without a character, where nothing is asserted."""
+        found = set[Thread]()
+        for number in numbers:
+            behind = self._behind.get(number)
+            if behind is None:
+                behind = self._behind[number] = self._reached([(number, FREE)], OTHER, None, ())
+            found |= behind
+        return frozenset((DONE,)) if DONE in found else frozenset(found)
 
     def _looks_back(self, threads: Threads) -> bool:
         """Whether the character before still matters."""
@@ -194,6 +207,8 @@ class Pattern(Machine):
 
     def _accepts(self, key: Key) -> bool:
         threads, before, monitors = key
+        if self.sure:
+            return any(number in (END, ANYTHING) for number, _ in threads)
         return self._ends(threads, before, monitors)
 
     def _ends(self, threads: Threads, before: int, monitors: tuple[Threads, ...]) -> bool:
@@ -206,6 +221,11 @@ class Pattern(Machine):
 
     def _bound(self, key: Key) -> int:
         return self._least(key[0])
+
+    def _weight(self, key: Key) -> int:
+        threads, _, monitors = key
+        owed = sum(len(duty) for _, duties in threads for _, duty in duties)
+        return len(threads) + owed + sum(map(len, monitors))
 
     def _least(self, threads: Threads) -> int:
         found = NEVER
