@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lmlang.frontend import defaults as _defaults
 
 if TYPE_CHECKING:
-    from lmlang import testing
+    from lmlang import grammar, testing
     from lmlang.backends.hosted import (
         OpenAI,
         RuntimeEndpoint,
@@ -143,6 +143,7 @@ __all__ = [
     "gen_string",
     "get_server_info",
     "global_config",
+    "grammar",
     "greedy_token_selection",
     "image",
     "joint",
@@ -244,8 +245,8 @@ _LATER = ("classify", "extract", "generate")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "testing":
-        return importlib.import_module("lmlang.testing")
+    if name in ("grammar", "testing"):
+        return importlib.import_module(f"lmlang.{name}")
     if name in _LATER:
         raise AttributeError(f"lmlang.{name} is not available in this version of lmlang.")
     if name not in _HOME:

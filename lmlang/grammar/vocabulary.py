@@ -27,7 +27,8 @@ class Vocabulary:
         token_bytes: The bytes of every id; b"" for ids that stand for no text.
         special_ids: Ids that are never legal under a constraint.
         stop_ids: Ids that end an output; never legal as text either.
-        encode: Plain text to ids, nothing put before or behind it.
+        encode: Plain text to ids, nothing put before or behind it; what it cannot spell is left
+            out.
         cut: The last place in a text where it may be cut so that ids on both sides are those of
             the whole text, whatever follows; 0 for none. None: nothing is known of that.
         fingerprint: What equals it has the same tokens and encodes alike; None: it is computed.
