@@ -1,0 +1,243 @@
+"""Inside of arrays of one shape: how many items there are, and what the next may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import combinations
+from typing import NamedTuple, TypeAlias
+
+from lmlang.errors import GrammarTooLarge, SchemaUnsupported
+from lmlang.grammar.budget import spend
+from lmlang.grammar.schema.shapes import Array, Node
+from lmlang.grammar.schema.style import Layout
+
+MAX_STEPS = 100_000
+"""Steps that are looked at for the shortest way to the end of one array or object."""
+
+MAX_DEMANDS = 6
+"""Demands on some items, or some properties, that one array or object may have besides."""
+
+MAX_TEXT = 1_000_000
+"""Bytes of the shortest text of one node."""
+
+Of: TypeAlias = Callable[[Node], "bytes | None"]
+"""The shortest text of a node; None where it has none."""
+
+Both: TypeAlias = Callable[[Node, Node], Node]
+"""The node of what is of two nodes."""
+
+
+class Spot(NamedTuple):
+    """A place between the items of an array.
+
+    Attributes:
+        at: Items so far; no more than matter.
+        counts: For each tally, how many of them it counts; no more than matter.
+    """
+
+    at: int
+    counts: tuple[int, ...]
+
+
+class Item(NamedTuple):
+    """One thing that the next item may be."""
+
+    node: Node
+    then: Spot
+
+
+def subsets(count: int) -> Iterator[tuple[int, ...]]:
+    """All sets of the first numbers, the largest first."""
+    for size in range(count, -1, -1):
+        yield from combinations(range(count), size)
+
+
+class ArrayPlan:
+    """What arrays of one shape may go on with. Thread-safe: what it keeps is a cache.
+
+    Args:
+        shape: The shape.
+        of: Shortest texts; those of one plan must not change.
+        both: What is of two nodes.
+    """
+
+    def __init__(self, shape: Array, of: Of, both: Both) -> None:
+        self.shape = shape
+        self.start = Spot(0, (0,) * len(shape.tallies))
+        self._of = of
+        self._both = both
+        self._far = max(len(shape.prefix), shape.least)
+        self._options: dict[Spot, tuple[Item, ...]] = {}
+        self._items: dict[Spot, tuple[Item, ...]] = {}
+        self._ways: dict[Spot, tuple[int, Item | None] | None] = {}
+
+    def may_end(self, spot: Spot) -> bool:
+        """Whether the array may end here."""
+        if spot.at < self.shape.least:
+            return False
+        return all(n >= t.least for n, t in zip(spot.counts, self.shape.tallies, strict=True))
+
+    def items(self, spot: Spot) -> tuple[Item, ...]:
+        """What the next item may be, so that the array can still end.
+
+        Where a value is of several of them, the first one counts.
+        """
+        found = self._items.get(spot)
+        if found is None:
+            options = self._all(spot)
+            if self.shape.tallies or self.shape.least > spot.at + 1:
+                options = tuple(item for item in options if self.cost(item.then) is not None)
+            found = self._items[spot] = options
+        return found
+
+    def cost(self, spot: Spot) -> int | None:
+        """The bytes, or nearly, of the shortest rest of the array; None where it has no end."""
+        way = self._way(spot)
+        return None if way is None else way[0]
+
+    def rest(self, spot: Spot) -> list[bytes]:
+        """The texts of the items that are still to come in the shortest array."""
+        found: list[bytes] = []
+        size = 0
+        way = self._way(spot)
+        while way is not None and way[1] is not None:
+            text = self._of(way[1].node)
+            assert text is not None, "options have texts"
+            found.append(text)
+            size += len(text)
+            if size > MAX_TEXT:
+                raise too_long()
+            way = self._way(way[1].then)
+        return found
+
+    def ending(self, spot: Spot, first: bool, depth: int, layout: Layout) -> bytes:
+        """The shortest rest of the text of an array that is at a depth, with its bracket.
+
+        Args:
+            spot: Where; it can end.
+            first: Whether no item has been written.
+            depth: Of the array.
+            layout: White space.
+        """
+        texts = [layout.at(layout.inner(depth), text) for text in self.rest(spot)]
+        if first and not texts:
+            return b"]"
+        before = layout.opening(depth) if first else layout.between(depth) if texts else b""
+        return before + layout.between(depth).join(texts) + layout.closing(depth) + b"]"
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes that items may be asked for, whether they are empty or not."""
+        for node in dict.fromkeys((*self.shape.prefix, self.shape.rest)):
+            if node is not None:
+                for chosen in subsets(len(self.shape.tallies)):
+                    yield self._combined(node, chosen)
+
+    def node(self, index: int) -> Node | None:
+        """The node of an item; None where there can be none."""
+        if self.shape.most is not None and index >= self.shape.most:
+            return None
+        return self.shape.prefix[index] if index < len(self.shape.prefix) else self.shape.rest
+
+    def _combined(self, node: Node, chosen: tuple[int, ...]) -> Node:
+        for number, tally in enumerate(self.shape.tallies):
+            if number in chosen:
+                node = self._both(node, tally.inside)
+            elif tally.most is not None:
+                node = self._both(node, tally.outside)
+        return node
+
+    def _all(self, spot: Spot) -> tuple[Item, ...]:
+        """What the next item may be, whether the array can then end or not."""
+        found = self._options.get(spot)
+        if found is None:
+            found = self._options[spot] = tuple(self._made(spot))
+        return found
+
+    def _made(self, spot: Spot) -> Iterator[Item]:
+        tallies = self.shape.tallies
+        base = self.node(spot.at)
+        if base is None:
+            return
+        index = spot.at + 1
+        if self.shape.most is None:
+            index = min(index, self._far)
+        seen = set()
+        for chosen in subsets(len(tallies)):
+            counts = list(spot.counts)
+            for number in chosen:
+                counts[number] += 1
+            useful = all(
+                counts[n] <= (tallies[n].least if (most := tallies[n].most) is None else most)
+                for n in chosen
+            )
+            node = self._combined(base, chosen) if useful else base
+            if useful and node not in seen and self._of(node) is not None:
+                seen.add(node)
+                yield Item(node, Spot(index, tuple(counts)))
+
+    def _way(self, spot: Spot) -> tuple[int, Item | None] | None:
+        """The cost of the shortest way to an end, and its first step; None where there is none."""
+        if spot not in self._ways:
+            self._search(spot)
+        return self._ways[spot]
+
+    def _search(self, start: Spot) -> None:
+        """Find the shortest way by Dijkstra's algorithm, and keep it for all spots on it."""
+        tries: list[tuple[int, int, Spot]] = [(0, 0, start)]
+        came: dict[Spot, tuple[int, Spot, Item] | None] = {start: None}
+        costs, done, number = {start: 0}, set(), 0
+        while tries:
+            cost, _, spot = heappop(tries)
+            if spot in done:
+                continue
+            done.add(spot)
+            known = self._ways.get(spot, ())
+            if known is None:
+                continue
+            if known or self.may_end(spot):
+                total = known[0] if known else 0
+                if not known:
+                    self._ways[spot] = (0, None)
+                before = came[spot]
+                while before is not None:
+                    step, spot, item = before
+                    total += step
+                    self._ways[spot] = (total, item)
+                    before = came[spot]
+                return
+            spend()
+            if len(done) > MAX_STEPS:
+                raise GrammarTooLarge(
+                    f"an array of the schema takes more than {MAX_STEPS:,} steps to fill: let it "
+                    "have fewer items."
+                )
+            for item in self._all(spot):
+                text = self._of(item.node)
+                assert text is not None, "options have texts"
+                step = len(text) + 2
+                if cost + step < costs.get(item.then, cost + step + 1):
+                    number += 1
+                    costs[item.then] = cost + step
+                    came[item.then] = (step, spot, item)
+                    heappush(tries, (cost + step, number, item.then))
+        for spot in done:
+            self._ways[spot] = None
+
+
+def check_demands(count: int, keyword: str) -> None:
+    """Refuse more demands on items or properties than can be told apart."""
+    if count > MAX_DEMANDS:
+        raise SchemaUnsupported(
+            f"{count} demands on what some items or properties must be meet in one place, and at "
+            f"most {MAX_DEMANDS} can be told apart: use fewer {keyword}.",
+            keyword=keyword,
+        )
+
+
+def too_long() -> GrammarTooLarge:
+    """The error for a node whose shortest text is too long."""
+    return GrammarTooLarge(
+        f"the shortest JSON text that the schema allows has more than {MAX_TEXT:,} bytes: let it "
+        "need less."
+    )

@@ -1,0 +1,155 @@
+"""Levels of outputs: each frame is kept once, with what it has been asked."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lmlang.grammar.automaton import Content
+from lmlang.grammar.schema.frames import Plans
+from lmlang.grammar.schema.items import Items
+from lmlang.grammar.schema.members import Key, Members
+from lmlang.grammar.schema.moves import Context, Frame, Goals, Move, Phase, Start
+
+MAX_KEPT = 100_000
+"""Levels of one schema whose ways are kept."""
+
+
+class Way(NamedTuple):
+    """What a byte does to a level (see `Move`)."""
+
+    level: Level | None
+    inner: Level | None
+    again: bool
+    goals: Goals
+
+
+class Level:
+    """One level of an output; one object for each frame. Made by `Levels`.
+
+    Attributes:
+        frame: What is known of it.
+        unique: Whether it is inside of an array whose items must differ.
+        needs_item: Whether it is behind the comma of such an array.
+        ended: What the value is of if it ends here without another byte.
+    """
+
+    __slots__ = (
+        "_finish", "_following", "_levels", "_resumed", "_ways", "ended", "frame", "needs_item",
+        "rivals", "unique",
+    )  # fmt: skip
+
+    def __init__(self, frame: Frame | Start, levels: Levels) -> None:
+        self.frame = frame
+        self._levels = levels
+        self.unique = isinstance(frame, Items) and frame.written is not None
+        self.needs_item = self.unique and isinstance(frame, Items) and frame.phase is Phase.BEFORE
+        self.ended: Goals = () if isinstance(frame, Start) else frame.ended()
+        self.rivals: tuple[bytes, ...] | None = None
+        self._ways: dict[int, tuple[Way, ...]] = {}
+        self._resumed: dict[tuple[Goals, bytes | None], Level] = {}
+        self._finish: tuple[bytes, Goals] | None = None
+        self._following: bytes | None = None
+
+    @property
+    def goals(self) -> Goals:
+        """What the value may still turn out to be."""
+        return self.frame.goals
+
+    def push(self, byte: int) -> tuple[Way, ...]:
+        """What one more byte does; nothing where it is not possible."""
+        found = self._ways.get(byte)
+        if found is None:
+            found = self._ways[byte] = self._levels.push(self.frame, byte)
+        return found
+
+    def resume(self, goals: Goals, text: bytes | None) -> Level:
+        """The level behind a value inside that is of some goals.
+
+        Args:
+            goals: What it is of.
+            text: Its text, where items must differ.
+        """
+        found = self._resumed.get((goals, text))
+        if found is None:
+            frame = self.frame
+            assert isinstance(frame, (Items, Members)), "no value begins in others"
+            found = self._resumed[goals, text] = self._levels.of(frame.resume(goals, text))
+        return found
+
+    def following(self) -> bytes:
+        """The bytes that do something, but for those that end a number."""
+        if self._following is None:
+            self._following = self._levels.following(self.frame)
+        return self._following
+
+    def finish(self) -> tuple[bytes, Goals]:
+        """The fewest bytes, or nearly, that end the value, and what it is of then."""
+        if self._finish is None:
+            self._finish = self._levels.finish(self.frame)
+        return self._finish
+
+    def contents(self) -> tuple[Content, ...]:
+        """Tables for the bytes that come next (see `automaton.Rules`)."""
+        return () if isinstance(self.frame, Start) else self.frame.contents()
+
+    def forget(self) -> None:
+        """Drop the levels that it leads to."""
+        self._ways.clear()
+        self._resumed.clear()
+
+
+class Levels:
+    """All levels of one schema. Thread-safe: what it keeps is a cache.
+
+    Args:
+        plans: The shapes.
+        context: What frames need to know.
+    """
+
+    def __init__(self, plans: Plans, context: Context) -> None:
+        self._plans = plans
+        self._context = context
+        self._levels: dict[Frame | Start, Level] = {}
+
+    def of(self, frame: Frame | Start) -> Level:
+        """The level of a frame."""
+        found = self._levels.get(frame)
+        if found is None:
+            if len(self._levels) >= MAX_KEPT:
+                for level in list(self._levels.values()):
+                    level.forget()
+                self._levels.clear()
+            found = self._levels.setdefault(frame, Level(frame, self))
+        return found
+
+    def push(self, frame: Frame | Start, byte: int) -> tuple[Way, ...]:
+        """What a byte does to a frame, in levels."""
+        if isinstance(frame, Start):
+            moves = self._plans.push(frame, byte)
+        else:
+            moves = frame.push(byte, self._context)
+        return tuple(map(self._way, moves))
+
+    def following(self, frame: Frame | Start) -> bytes:
+        """The bytes that do something to a frame."""
+        if isinstance(frame, Start):
+            return self._plans.following(frame)
+        found = frame.following(self._context)
+        begins = frame.begins(self._context)
+        if begins is None:
+            return found
+        return bytes(sorted({*found, *self._plans.following(begins)}))
+
+    def finish(self, frame: Frame | Start) -> tuple[bytes, Goals]:
+        """The fewest bytes, or nearly, that end the value of a frame."""
+        if isinstance(frame, Start):
+            return self._plans.finish(frame)
+        return frame.finish(self._context)
+
+    def _way(self, move: Move) -> Way:
+        frame, inner, again, goals = move
+        level = None if frame is None else self.of(frame)
+        return Way(level, None if inner is None else self.of(inner), again, goals)
+
+
+__all__ = ["Key", "Level", "Levels", "Way"]

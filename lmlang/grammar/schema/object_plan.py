@@ -1,0 +1,429 @@
+"""Inside of objects of one shape: which keys may come next, and what their values may be.
+
+    spot   next name that may come, properties so far, demands that are open, other keys written
+
+Other keys are told apart by the demands that they could meet: their languages are cut into cells,
+and all keys of one cell are alike but for their text.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from lmlang.errors import GrammarTooLarge
+from lmlang.grammar.budget import spend
+from lmlang.grammar.language import Language, matching, of_texts
+from lmlang.grammar.schema.array_plan import MAX_STEPS, MAX_TEXT, Both, Of, subsets, too_long
+from lmlang.grammar.schema.shapes import Node, Object
+from lmlang.grammar.schema.style import Layout, spell_text
+from lmlang.grammar.tables import Spelling, TextTable, spelled
+
+MANY = 4096
+"""Keys of a cell that are counted at first."""
+
+
+class Spot(NamedTuple):
+    """A place between the properties of an object.
+
+    Attributes:
+        next: The first of the names that may still come.
+        total: Properties so far; 0 where their number does not matter, and no more than matter.
+        open: The demands that are not met yet, as bits.
+        written: Keys that are no names and have been written, spelled; where keys must ascend,
+            the last one alone.
+    """
+
+    next: int
+    total: int
+    open: int
+    written: frozenset[bytes]
+
+
+class Value(NamedTuple):
+    """One thing that the value of a property may be."""
+
+    node: Node
+    then: Spot
+
+
+class Cell(NamedTuple):
+    """Keys that are no names and are alike.
+
+    Attributes:
+        keys: Them.
+        node: Of their values.
+        meets: The demands that a value may meet.
+        size: How many there are, up to `MANY`.
+    """
+
+    keys: Language
+    node: Node
+    meets: int
+    size: int
+
+
+class Step(NamedTuple):
+    """One step of the shortest way to the end: a property; without a key, a name is passed over."""
+
+    key: bytes | None
+    node: Node
+    then: Spot
+
+
+class ObjectPlan:
+    """What objects of one shape may go on with. Thread-safe: what it keeps is a cache.
+
+    Args:
+        shape: The shape.
+        of: Shortest texts; those of one plan must not change.
+        both: What is of two nodes.
+        ordered: Whether keys that are no names must ascend, so that each value has one text.
+    """
+
+    def __init__(self, shape: Object, of: Of, both: Both, ordered: bool = False) -> None:
+        self.shape = shape
+        self.ordered = ordered
+        self._of = of
+        self._both = both
+        self.names = [spell_text(name.key) for name in shape.names]
+        self._meets = [self._bits(name.key) for name in shape.names]
+        needed = sum(name.required for name in shape.names)
+        self._needed = [needed]
+        for name in shape.names:
+            self._needed.append(self._needed[-1] - name.required)  # a bool, as a number
+        self._cells: tuple[Cell, ...] | None = None
+        few = shape.most is not None and not (shape.most >= len(shape.names) and not shape.others)
+        self._counts = shape.least > needed or few
+        self.simple = not self._counts and not shape.some
+        """Whether every property may come or not, but for those that are required."""
+        self.start = Spot(0, 0, (1 << len(shape.some)) - 1, frozenset())
+        self._limit = [len(self.names)] * (len(self.names) + 1)
+        for index in range(len(self.names) - 1, -1, -1):
+            last = shape.names[index].required
+            self._limit[index] = index + 1 if last else self._limit[index + 1]
+        self._values: dict[tuple[Spot, Node, int], tuple[Value, ...]] = {}
+        self._keys: dict[Spot, tuple[bytes, ...]] = {}
+        self._tables: dict[tuple[bytes, ...], TextTable] = {}
+        self._ways: dict[Spot, tuple[int, Step | None] | None] = {}
+        self._above: dict[tuple[int, bytes], Language] = {}
+        self._index = {key: number for number, key in enumerate(self.names)}
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The other keys, by the demands that they may meet."""
+        if self._cells is None:
+            self._cells = tuple(self._cut())
+        return self._cells
+
+    # What may come -------------------------------------------------------------------------------
+
+    def may_end(self, spot: Spot) -> bool:
+        """Whether the object may end here."""
+        if self._needed[spot.next] or spot.open:
+            return False
+        return not self._counts or spot.total >= self.shape.least
+
+    def may_go_on(self, spot: Spot) -> bool:
+        """Whether another property may come."""
+        return bool(self.keys(spot)) or any(True for _ in self.open_cells(spot))
+
+    def keys(self, spot: Spot) -> tuple[bytes, ...]:
+        """The names that may come next, spelled, in ascending order."""
+        known = Spot(spot.next, 0, 0, frozenset()) if self.simple else spot
+        found = self._keys.get(known)
+        if found is None:
+            names = range(spot.next, self._limit[spot.next])
+            found = self._keys[known] = tuple(
+                sorted(self.names[number] for number in names if self.named(spot, number))
+            )
+        return found
+
+    def names_table(self, keys: tuple[bytes, ...]) -> TextTable:
+        """The table of some names."""
+        found = self._tables.get(keys)
+        if found is None:
+            texts = of_texts(self.shape.names[self._index[key]].key for key in keys)
+            found = self._tables[keys] = spelled(texts, Spelling.JSON)
+        return found
+
+    def named(self, spot: Spot, number: int) -> tuple[Value, ...]:
+        """What the value of a name may be that comes next."""
+        then = Spot(number + 1, self._counted(spot.total), spot.open, spot.written)
+        return self.values(then, self.shape.names[number].node, self._meets[number])
+
+    def by_key(self, spot: Spot, key: bytes) -> tuple[Spot, Node, int]:
+        """Behind a name: the spot, the node of the value and the demands that it may meet."""
+        number = self._index[key]
+        then = Spot(number + 1, self._counted(spot.total), spot.open, spot.written)
+        return then, self.shape.names[number].node, self._meets[number]
+
+    def open_cells(self, spot: Spot) -> Iterator[int]:
+        """The cells of which a key may come next."""
+        if self._needed[spot.next] or self._full(spot.total + 1):
+            return
+        for number, cell in enumerate(self.cells):
+            if self.simple and (cell.size == MANY > len(spot.written)) and not self.ordered:
+                yield number
+                continue
+            key = self._key(number, spot.written)
+            if key is not None and self.values(self.behind(spot, key), cell.node, cell.meets):
+                yield number
+
+    def behind(self, spot: Spot, key: bytes) -> Spot:
+        """Behind a key that is no name."""
+        written = frozenset((key,)) if self.ordered else spot.written | {key}
+        return Spot(len(self.names), self._counted(spot.total), spot.open, written)
+
+    def cell_table(self, number: int, spot: Spot) -> TextTable:
+        """The table of the keys of a cell; where keys must ascend, of those that may come."""
+        return spelled(self._remaining(number, spot.written), Spelling.JSON)
+
+    def values(self, then: Spot, node: Node, meets: int) -> tuple[Value, ...]:
+        """What a value may be so that the object can still end; of several the first one counts.
+
+        Args:
+            then: The spot behind the property, whose demands are not met yet.
+            node: What the value must be anyway.
+            meets: The demands that it may meet.
+        """
+        if self.simple:
+            return (Value(node, then),) if self._of(node) is not None else ()
+        asked = (then, node, meets)
+        found = self._values.get(asked)
+        if found is None:
+            options = self._made(then, node, meets)
+            found = tuple(value for value in options if self.can_end(value.then))
+            self._values[asked] = found
+        return found
+
+    def can_end(self, spot: Spot) -> bool:
+        """Whether there is a way to the end of the object."""
+        if self.simple:
+            return True
+        if spot.open:
+            return self._way(spot) is not None
+        if self._full(spot.total + self._needed[spot.next]):
+            return False
+        missing = self.shape.least - spot.total - (len(self.names) - spot.next)
+        for number in range(len(self.cells)):
+            if missing <= 0:
+                break
+            missing -= self._available(number, spot.written, missing)
+        return missing <= 0
+
+    # The shortest way to the end -----------------------------------------------------------------
+
+    def cost(self, spot: Spot) -> int | None:
+        """The bytes, or nearly, of the shortest rest of the object; None where it has no end."""
+        way = self._way(spot)
+        return None if way is None else way[0]
+
+    def ending(self, spot: Spot, first: bool, depth: int, layout: Layout) -> bytes:
+        """The shortest rest of the text of an object that is at a depth, with its bracket.
+
+        Args:
+            spot: Where; it can end.
+            first: Whether no property has been written.
+            depth: Of the object.
+            layout: White space.
+        """
+        parts = []
+        way = self._way(spot)
+        size = 0
+        while way is not None and way[1] is not None:
+            key, node, then = way[1]
+            if key is not None:
+                text = self._of(node)
+                assert text is not None, "steps have texts"
+                size += len(text)
+                if size > MAX_TEXT:
+                    raise too_long()
+                text = layout.at(layout.inner(depth), text)
+                parts.append(b'"%b"%b%b' % (key, layout.colon, text))
+            way = self._way(then)
+        if first and not parts:
+            return b"}"
+        before = layout.opening(depth) if first else layout.between(depth) if parts else b""
+        return before + layout.between(depth).join(parts) + layout.closing(depth) + b"}"
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes that values may be asked for, whether they are empty or not."""
+        wanted = {
+            (name.node, meets) for name, meets in zip(self.shape.names, self._meets, strict=True)
+        }
+        wanted |= {(cell.node, cell.meets) for cell in self.cells}
+        for node, meets in sorted(wanted):
+            for chosen in subsets(len(self.shape.some)):
+                if all(meets >> number & 1 for number in chosen):
+                    yield self._combined(node, chosen)
+
+    # Inside --------------------------------------------------------------------------------------
+
+    def _bits(self, key: str) -> int:
+        return sum(1 << n for n, some in enumerate(self.shape.some) if some.keys.contains(key))
+
+    def _cut(self) -> Iterator[Cell]:
+        """The other keys, by the demands that they may meet."""
+        for others in self.shape.others:
+            if self._of(others.node) is None:
+                continue
+            parts = [(others.keys, 0)]
+            for number, some in enumerate(self.shape.some):
+                parts = [
+                    (keys & cut, meets | bit)
+                    for keys, meets in parts
+                    for cut, bit in ((some.keys, 1 << number), (~some.keys, 0))
+                ]
+            for keys, meets in parts:
+                size = keys.size(MANY)
+                if size:
+                    yield Cell(keys, others.node, meets, size)
+
+    def _counted(self, count: int) -> int:
+        if not self._counts:
+            return 0
+        return min(count + 1, self.shape.least) if self.shape.most is None else count + 1
+
+    def _full(self, count: int) -> bool:
+        return self._counts and self.shape.most is not None and count > self.shape.most
+
+    def _combined(self, node: Node, chosen: tuple[int, ...]) -> Node:
+        for number in chosen:
+            node = self._both(node, self.shape.some[number].node)
+        return node
+
+    def _made(self, then: Spot, node: Node, meets: int) -> Iterator[Value]:
+        """What a value may be, whether the object can then end or not."""
+        if self._full(then.total):
+            return
+        useful = [n for n in range(len(self.shape.some)) if then.open & meets & 1 << n]
+        for chosen in subsets(len(useful)):
+            numbers = tuple(useful[n] for n in chosen)
+            combined = self._combined(node, numbers)
+            if self._of(combined) is not None:
+                met = sum(1 << number for number in numbers)
+                yield Value(combined, then._replace(open=then.open & ~met))
+
+    def _remaining(self, number: int, written: frozenset[bytes]) -> Language:
+        """The keys of a cell; where keys must ascend, those above the last one."""
+        keys = self.cells[number].keys
+        if not self.ordered or not written:
+            return keys
+        (last,) = written
+        found = self._above.get((number, last))
+        if found is None:
+            found = self._above[number, last] = keys & above(last)
+        return found
+
+    def _available(self, number: int, written: frozenset[bytes], wanted: int) -> int:
+        """How many keys of a cell may still come, up to a number."""
+        cell = self.cells[number]
+        if self.ordered and written:
+            return self._remaining(number, written).size(wanted)
+        if len(written) + wanted <= cell.size:
+            return wanted
+        size = cell.size if cell.size < MANY else cell.keys.size(len(written) + wanted)
+        if size == len(written) + wanted:
+            return wanted
+        return sum(spell_text(key) not in written for key in cell.keys.first(size))
+
+    def _key(self, number: int, written: frozenset[bytes]) -> bytes | None:
+        """A shortest key of a cell that may still come; None where there is none."""
+        keys = self._remaining(number, written)
+        few = keys.first(1 if self.ordered else 1 + len(written))
+        return next((key for key in map(spell_text, few) if key not in written), None)
+
+    def _way(self, spot: Spot) -> tuple[int, Step | None] | None:
+        """The cost of the shortest way to an end, and its first step; None where there is none."""
+        if self.simple and spot.written:
+            spot = spot._replace(written=frozenset())  # no other key is needed any more
+        if spot not in self._ways:
+            self._search(spot)
+        return self._ways[spot]
+
+    def _steps(self, spot: Spot) -> Iterator[tuple[int, Step]]:
+        """What may come next, with its bytes; a name that is not required may be passed over."""
+        if spot.next < len(self.names):
+            number = spot.next
+            then, node, meets = self.by_key(spot, self.names[number])
+            choices = [(self.names[number], then, node, meets)]
+            if not self.shape.names[number].required:
+                yield 0, Step(None, 0, spot._replace(next=number + 1))
+        else:
+            choices = []
+            for number, cell in enumerate(self.cells):
+                key = self._key(number, spot.written)
+                if key is not None:
+                    choices.append((key, self.behind(spot, key), cell.node, cell.meets))
+        for key, then, node, meets in choices:
+            for value in self._made(then, node, meets):
+                text = self._of(value.node)
+                assert text is not None, "values have texts"
+                yield len(key) + len(text) + 6, Step(key, *value)
+
+    def _search(self, start: Spot) -> None:
+        """Find the shortest way by Dijkstra's algorithm, and keep it for all spots on it."""
+        tries: list[tuple[int, int, Spot]] = [(0, 0, start)]
+        came: dict[Spot, tuple[int, Spot, Step] | None] = {start: None}
+        costs, done, number = {start: 0}, set[Spot](), 0
+        while tries:
+            cost, _, spot = heappop(tries)
+            if spot in done:
+                continue
+            done.add(spot)
+            known = self._ways.get(spot, ())
+            if known is None:
+                continue
+            if known or self.may_end(spot):
+                total = known[0] if known else 0
+                if not known:
+                    self._ways[spot] = (0, None)
+                before = came[spot]
+                while before is not None:
+                    size, spot, step = before
+                    total += size
+                    self._ways[spot] = (total, step)
+                    before = came[spot]
+                return
+            spend()
+            if len(done) > MAX_STEPS:
+                raise GrammarTooLarge(
+                    f"an object of the schema takes more than {MAX_STEPS:,} steps to fill: let it "
+                    "need fewer properties."
+                )
+            for size, step in self._steps(spot):
+                if cost + size < costs.get(step.then, cost + size + 1):
+                    number += 1
+                    costs[step.then] = cost + size
+                    came[step.then] = (size, spot, step)
+                    heappush(tries, (cost + size, number, step.then))
+        for spot in done:
+            self._ways[spot] = None
+
+
+def beginning(keys: tuple[bytes, ...], typed: bytes) -> Iterator[bytes]:
+    """Those of some keys in ascending order that begin so."""
+    at = bisect_left(keys, typed)
+    while at < len(keys) and keys[at].startswith(typed):
+        yield keys[at]
+        at += 1
+
+
+def above(last: bytes) -> Language:
+    """All texts that come behind a spelled one, by code points."""
+    text: str = json.loads(b'"%b"' % last)
+    parts = [f"{_literal(text)}(?s:.+)"]
+    for index, character in enumerate(text):
+        code = ord(character)
+        if code < 0x10FFFF:
+            head = _literal(text[:index])
+            parts.append(rf"{head}[\U{code + 1:08x}-\U0010ffff](?s:.*)")
+    return matching("|".join(parts))
+
+
+def _literal(text: str) -> str:
+    return "".join(rf"\U{ord(character):08x}" for character in text)

@@ -1,0 +1,365 @@
+"""JSON text that a schema allows, byte by byte: a stack of levels, one for each open value.
+
+    {"a": [1, 2          place   level 2   a number
+                          outer  level 1   an array that waits for its second item
+                          outer  level 0   an object that waits for the value of "a"
+
+All levels but the last one wait for the value inside, so a byte moves the last one alone, until
+its value ends. The stack is as deep as the output; there is no limit but that of its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+from lmlang.grammar.automaton import Content
+from lmlang.grammar.schema.escape import stays_open
+from lmlang.grammar.schema.frames import Plans, Strings
+from lmlang.grammar.schema.items import Items
+from lmlang.grammar.schema.levels import Level, Levels
+from lmlang.grammar.schema.moves import Context, Goals, Move, Start
+from lmlang.grammar.schema.shapes import Array, Graph
+from lmlang.grammar.schema.style import Layout
+from lmlang.grammar.schema.unique import Distinct, check_shape, has_unique
+from lmlang.grammar.spec import Style
+
+MAX_KEPT = 200_000
+"""Places of one schema that are kept."""
+
+
+class Begun(NamedTuple):
+    """An item, under way, of an array whose items must differ.
+
+    Attributes:
+        typed: Its text so far.
+        rivals: The rests of the texts that it must not become.
+    """
+
+    typed: bytes
+    rivals: tuple[bytes, ...]
+
+    def on(self, byte: int) -> Begun:
+        """Behind one more byte."""
+        last = bytes((byte,))
+        rivals = self.rivals
+        if rivals:
+            rivals = tuple(rival[1:] for rival in rivals if rival.startswith(last))
+        return Begun(self.typed + last, rivals)
+
+
+class Place:
+    """Where an output is: the last level and those around it; one object for each.
+
+    Attributes:
+        outer: The place of the level around it, which waits; None: there is none.
+        level: The last level.
+        begun: The items under way that must differ from others, the innermost last.
+        lives: Whether all of them still can; None: nobody has asked.
+    """
+
+    __slots__ = ("begun", "level", "lives", "outer")
+
+    def __init__(self, outer: Place | None, level: Level, begun: tuple[Begun, ...]) -> None:
+        self.outer = outer
+        self.level = level
+        self.begun = begun
+        self.lives: bool | None = None
+
+
+class Fork(NamedTuple):
+    """Several ways to read an output that must be told apart."""
+
+    places: tuple[Place, ...]
+
+
+Where: TypeAlias = Place | Fork
+"""The keys of these rules."""
+
+
+class End(NamedTuple):
+    """The frame behind the whole output."""
+
+    goals: Goals = ()
+
+    def push(self, byte: int, context: Context) -> tuple[Move, ...]:
+        """Nothing comes."""
+        return ()
+
+    def following(self, context: Context) -> bytes:
+        """Nothing comes."""
+        return b""
+
+    def begins(self, context: Context) -> Start | None:
+        """Nothing comes."""
+        return None
+
+    def ended(self) -> Goals:
+        """There is no value."""
+        return ()
+
+    def finish(self, context: Context) -> tuple[bytes, Goals]:
+        """Nothing is missing."""
+        return b"", ()
+
+    def contents(self) -> tuple[Content, ...]:
+        """Nothing comes."""
+        return ()
+
+
+class SchemaRules:
+    """The rules of one schema (see `automaton.Rules`). Thread-safe.
+
+    Args:
+        graph: The schema.
+        style: White space.
+    """
+
+    def __init__(self, graph: Graph, style: Style) -> None:
+        self._graph = graph
+        context = Context(Layout.of(style), graph.shortest)
+        self._levels = Levels(Plans(graph, context), context)
+        self._places: dict[tuple[Place | None, Level, tuple[Begun, ...]], Place] = {}
+        self._end = self._place(None, self._levels.of(End()), ())
+        self._unique = has_unique(graph)
+        self._distinct = Distinct(self.texts)
+
+    def start(self) -> Where:
+        """The key of the empty output."""
+        start = Start((self._graph.root,), 0, False)
+        return self._place(None, self._levels.of(start), ())
+
+    def push(self, key: Where, byte: int) -> Where | None:
+        """The key behind one more byte; None where no output goes on so."""
+        if isinstance(key, Place):
+            found = self._step(key, byte)
+            if len(found) == 1 and not found[0].begun and not found[0].level.needs_item:
+                return found[0]
+        else:
+            found = tuple(dict.fromkeys(p for place in key.places for p in self._step(place, byte)))
+        found = tuple(place for place in found if self._lives(place))
+        if len(found) == 1:
+            return found[0]
+        return Fork(found) if found else None
+
+    def following(self, key: Where) -> bytes:
+        """The bytes for which `push` gives a key, in ascending order."""
+        if isinstance(key, Place) and not key.begun:
+            found = self._structural(key)
+            if not key.level.unique:
+                return found
+        else:
+            found = bytes(sorted({b for place in _all(key) for b in self._structural(place)}))
+        return bytes(byte for byte in found if self.push(key, byte) is not None)
+
+    def accepting(self, key: Where) -> bool:
+        """Whether the output may end here."""
+        return any(
+            place is self._end or (place.outer is None and bool(place.level.ended))
+            for place in _all(key)
+        )
+
+    def completion(self, key: Where) -> bytes:
+        """The fewest bytes, or nearly, that complete the output; empty where it is accepting."""
+        if self.accepting(key):
+            return b""
+        if self._unique:
+            return self._tried(key)
+        return min((self._plain(place) for place in _all(key)), key=len)
+
+    def contents(self, key: Where) -> tuple[Content, ...]:
+        """Tables for the bytes that come next (see `automaton.Rules`)."""
+        found = dict[Content, None]()
+        for place in _all(key):
+            tables = place.level.contents()
+            if not tables:
+                return ()
+            rivals = [rival for begun in place.begun for rival in begun.rivals]
+            if rivals:
+                if not isinstance(place.level.frame, Strings):
+                    return ()
+                if not all(stays_open(*content, rival) for content in tables for rival in rivals):
+                    return ()
+            found.update(dict.fromkeys(tables))
+        return tuple(found)
+
+    def pointer(self, key: Where) -> str:
+        """Which part of the schema the next byte belongs to, as a JSON pointer."""
+        goals = next(_all(key)).level.goals
+        return self._graph.pointer(goals[0]) if goals else ""
+
+    def texts(self, start: Start, limit: int) -> list[bytes] | None:
+        """All texts of a value; None where there are more than a limit.
+
+        What is under way can always be completed, and differently where it differs, so each key
+        that is reached stands for a text at least.
+        """
+        done: list[bytes] = []
+        ways: list[tuple[bytes, Where]] = [(b"", self._place(None, self._levels.of(start), ()))]
+        while ways:
+            further = []
+            for text, key in ways:
+                if self.accepting(key):
+                    done.append(text)
+                for byte in self.following(key):
+                    onward = self.push(key, byte)
+                    assert onward is not None, "it follows"
+                    further.append((text + bytes((byte,)), onward))
+                if len(done) + len(further) > limit:
+                    return None
+            ways = further
+        return done
+
+    # Moves ---------------------------------------------------------------------------------------
+
+    def _place(self, outer: Place | None, level: Level, begun: tuple[Begun, ...]) -> Place:
+        found = self._places.get((outer, level, begun))
+        if found is None:
+            if len(self._places) >= MAX_KEPT:
+                self._places.clear()
+            found = self._places.setdefault((outer, level, begun), Place(outer, level, begun))
+        return found
+
+    def _step(self, place: Place, byte: int) -> tuple[Place, ...]:
+        """The places behind a byte, whether items can still differ there or not."""
+        outer, level, begun = place.outer, place.level, place.begun
+        while True:
+            ways = level.push(byte)
+            if not ways:
+                risen = self._risen(outer, level.ended, begun) if level.ended else None
+                if risen is None:
+                    return ()
+                outer, level, begun = risen
+                continue
+            onward, inner, again, goals = ways[0]
+            if again:
+                assert onward is not None
+                assert inner is not None
+                outer, begun = self._place(outer, onward, ()), self._item(onward, inner, begun)
+                level = inner
+                continue
+            if begun:
+                begun = tuple(item.on(byte) for item in begun)
+            if onward is None:
+                if outer is None:
+                    return (self._end,)
+                risen = self._risen(outer, goals, begun)
+                return () if risen is None else (self._place(*risen),)
+            if inner is not None:
+                waiting = self._place(outer, onward, ())
+                return (self._place(waiting, inner, self._item(onward, inner, begun)),)
+            if len(ways) == 1:
+                return (self._place(outer, onward, begun),)
+            return tuple(self._place(outer, w.level, begun) for w in ways if w.level is not None)
+
+    def _risen(
+        self, outer: Place | None, goals: Goals, begun: tuple[Begun, ...]
+    ) -> tuple[Place | None, Level, tuple[Begun, ...]] | None:
+        """The level around a value that has ended, as it goes on; None where the value may not."""
+        if outer is None:
+            return None
+        text = None
+        if outer.level.unique:
+            text, rivals = begun[-1]
+            if b"" in rivals:
+                return None
+            begun = begun[:-1]
+        return outer.outer, outer.level.resume(goals, text), begun
+
+    def _item(self, level: Level, inner: Level, begun: tuple[Begun, ...]) -> tuple[Begun, ...]:
+        """What must differ when a value begins inside of a level."""
+        if not level.unique:
+            return begun
+        if level.rivals is None:
+            assert isinstance(level.frame, Items)
+            assert isinstance(inner.frame, Start)
+            level.rivals = self._distinct.rivals(level.frame, inner.frame.depth)
+        return (*begun, Begun(b"", level.rivals))
+
+    # Differing items -----------------------------------------------------------------------------
+
+    def _lives(self, place: Place) -> bool:
+        """Whether the items under way can still become different from others.
+
+        A text that is none of some parts from all of them somewhere, so only their own ways are
+        looked at.
+        """
+        if place.lives is None:
+            place.lives = self._can_differ(place)
+        return place.lives
+
+    def _can_differ(self, place: Place) -> bool:
+        ways, seen = [place], {place}
+        while ways:
+            here = ways.pop()
+            if not here.level.needs_item and not any(item.rivals for item in here.begun):
+                return True
+            for byte in self._structural(here):
+                for onward in self._step(here, byte):
+                    if onward not in seen:
+                        seen.add(onward)
+                        ways.append(onward)
+        return False
+
+    def _structural(self, place: Place) -> bytes:
+        """The bytes that may follow, whether items can then differ or not."""
+        found = place.level.following()
+        if not place.level.ended:
+            return found
+        risen = self._risen(place.outer, place.level.ended, place.begun)
+        if risen is None:
+            return found
+        return bytes(sorted({*found, *self._structural(self._place(*risen))}))
+
+    # Completions ---------------------------------------------------------------------------------
+
+    def _plain(self, place: Place) -> bytes:
+        """A completion in which items may be equal that must not."""
+        text, goals = place.level.finish()
+        parts, outer = [text], place.outer
+        while outer is not None:
+            text, goals = outer.level.resume(goals, None).finish()
+            parts.append(text)
+            outer = outer.outer
+        return b"".join(parts)
+
+    def _tried(self, key: Where) -> bytes:
+        """A completion that has been walked, with another way taken where items would be equal."""
+        found = bytearray()
+        while not self.accepting(key):
+            plain = min((self._plain(place) for place in _all(key)), key=len)
+            for byte in plain:
+                onward = self.push(key, byte)
+                if onward is None:
+                    break
+                found.append(byte)
+                key = onward
+            else:
+                continue
+            choices = []
+            for byte in self.following(key):
+                onward = self.push(key, byte)
+                assert onward is not None, "it follows"
+                length = min(len(self._plain(place)) for place in _all(onward))
+                choices.append((length, byte, onward))
+            _, byte, key = min(choices, key=lambda choice: choice[:2])
+            found.append(byte)
+        return bytes(found)
+
+
+def _all(key: Where) -> Iterator[Place]:
+    return iter((key,) if isinstance(key, Place) else key.places)
+
+
+def check_unique(shape: Array, graph: Graph, style: Style) -> bool:
+    """Whether an array whose items must differ can be filled.
+
+    Args:
+        shape: An array of which that is demanded, and which could be filled otherwise.
+        graph: With the shortest texts of all nodes, and no empty shape.
+        style: White space.
+
+    Raises:
+        SchemaUnsupported: It cannot be told.
+    """
+    return check_shape(shape, graph, SchemaRules(graph, style).texts)
