@@ -17,7 +17,9 @@ import contextlib
 import io
 import itertools
 import re
+import sys
 import tokenize
+import types
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,7 +98,9 @@ def coded(cell: str) -> list[str]:
 
 def run(section: Section) -> None:
     """Run all blocks of a section and compare what they say they show."""
-    names: dict[str, Any] = {"__name__": "page", "_shown": _shown, "_raised": _raised}
+    page = sys.modules["page"] = types.ModuleType("page")  # where classes of its blocks are
+    names: dict[str, Any] = vars(page)
+    names |= {"_shown": _shown, "_raised": _raised}
     exec(PRELUDE, names)
     for block in section.blocks:
         printed = io.StringIO()
@@ -130,7 +134,7 @@ def _compiled(page: str, block: Block) -> Any:
     tree = ast.fix_missing_locations(checked.visit(ast.parse(block.source)))
     assert not remarks, f"{page}:{block.line}: remarks {list(remarks)} belong to no line"
     ast.increment_lineno(tree, block.line - 1)
-    return compile(tree, page, "exec")
+    return compile(tree, page, "exec", dont_inherit=True)
 
 
 class _Checked(ast.NodeTransformer):

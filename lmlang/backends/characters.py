@@ -8,30 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from lmlang.backends.constrained import constrained_cut, refuse_processor
+from lmlang.backends.cut import END, cut
 from lmlang.errors import ProgramError, quote
-from lmlang.grammar.stops import StopMatcher
 from lmlang.protocol import (
     EndTurn,
     Event,
-    Finish,
     Generation,
     Image,
     InputLogprobs,
     Output,
     Prompt,
     Request,
-    SamplingParams,
     Segment,
     Tokens,
     TopLogprobs,
     Turn,
     Usage,
 )
-
-END = 0x110000
-"""The token that ends an output: the first number that is no code point."""
 
 
 def shown(segment: Segment, role: str) -> str:
@@ -70,49 +65,6 @@ def decoded(ids: Iterable[int]) -> str:
     return "".join(chr(token) for token in ids if token != END)
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """An answer as it comes out: all tokens, the dropped one at the end included, and the text."""
-
-    ids: tuple[int, ...]
-    text: str
-    finish: Finish
-
-
-def cut(answer: str, params: SamplingParams) -> Cut:
-    """What of an answer comes out under these parameters.
-
-    An end that is ignored, or comes before ``min_tokens``, is no end: the answer goes on from its
-    beginning. Penalties and biases change nothing of an answer that stands already.
-    """
-    least = params.max_tokens if params.ignore_eos else params.min_tokens
-    if len(answer) < least:
-        unit = answer or " "
-        answer = (unit * (least // len(unit) + 1))[:least]
-    text = answer[: params.max_tokens]
-    ids = tuple(map(ord, text))
-    ends: list[tuple[int, int, str | int]] = []
-    matcher = StopMatcher(params.stop, params.stop_regex)
-    matcher.skip(text[: params.min_tokens])
-    before, stop = matcher.push(text[params.min_tokens :])
-    if stop is not None:
-        start = params.min_tokens + len(before)
-        end = start + len(stop)
-        ends.append((end, end if params.include_stop else start, stop))
-    ends += [
-        (at + 1, at, token)
-        for token in params.stop_token_ids
-        if token != END and (at := text.find(chr(token), params.min_tokens)) >= 0
-    ]
-    if ends:
-        end, kept, stop_at = min(ends, key=lambda found: found[0])
-        return Cut(ids[:end], text[:kept], Finish("stop", stop_at))
-    if len(ids) < params.max_tokens:
-        told = Finish("stop", END) if END in params.stop_token_ids else Finish("eos")
-        return Cut((*ids, END), text, told)
-    return Cut(ids, text, Finish("length"))
-
-
 def output_of(
     request: Request,
     prompt: Callable[[], str],
@@ -129,7 +81,11 @@ def output_of(
         answer: What would come without any limit.
         logprobs: So many log-probabilities, for the tokens that come out.
     """
-    made = cut(answer, request.params)
+    refuse_processor(request)
+    if request.constraint is None:
+        made = cut(answer, request.params)
+    else:
+        made = constrained_cut(answer, request)
     told = logprobs(len(made.ids))
     inputs = None
     if request.input_logprobs_from is not None:
@@ -139,11 +95,17 @@ def output_of(
         ids=made.ids,
         logprobs=told,
         finish=made.finish,
-        usage=Usage(prompt_tokens=prompt_tokens, generated_tokens=len(made.ids)),
+        usage=Usage(
+            prompt_tokens=prompt_tokens,
+            generated_tokens=len(made.ids),
+            forced_tokens=made.forced,
+            forced_closes=int(made.finish.reason == "forced_close"),
+        ),
         history=(Tokens(made.ids[: len(made.text)], made.text),) if made.text else (),
         top_logprobs=_tops(made.ids, told, request),
         input_logprobs=inputs,
         probs=tuple(map(math.exp, told)) if request.probs else (),
+        provenance=made.provenance,
     )
 
 

@@ -7,6 +7,7 @@ sampling parameters, and on nothing else; so programs behave on it as on a model
 from __future__ import annotations
 
 import hashlib
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,7 +16,9 @@ from types import TracebackType
 from typing import Literal, TypeAlias
 
 from lmlang import limits
-from lmlang.backends.characters import END, decoded, output_of, rendered, shown, tell
+from lmlang.backends.characters import decoded, output_of, rendered, shown, tell
+from lmlang.backends.constrained import sample
+from lmlang.backends.cut import END
 from lmlang.errors import BackendError, Cancelled, ProgramError
 from lmlang.protocol import (
     BackendInfo,
@@ -175,12 +178,16 @@ class RandomBackend:
         params = request.params
         draw = request.draw_key if params.temperature > 0 else 0
         drawn = self._drawn(read, draw.to_bytes(8, "little"))
-        length = 1 + drawn[-1] * LONGEST // 256
+        if request.constraint is not None:
+            answer = sample(request.constraint, itertools.cycle(drawn))
+        else:
+            length = 1 + drawn[-1] * LONGEST // 256
+            answer = drawn[:length].translate(LETTERS).decode("ascii")
         return output_of(
             request,
             lambda: self.render(request.prompt),
             read.length,
-            drawn[:length].translate(LETTERS).decode("ascii"),
+            answer,
             lambda count: _logprobs(drawn, count),
         )
 

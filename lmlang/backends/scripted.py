@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -11,7 +12,9 @@ from types import TracebackType
 from typing import Literal, TypeAlias
 
 from lmlang import limits
-from lmlang.backends.characters import END, decoded, output_of, rendered, tell
+from lmlang.backends.characters import decoded, output_of, rendered, tell
+from lmlang.backends.constrained import sample
+from lmlang.backends.cut import END
 from lmlang.errors import BackendError, Cancelled, ProgramError, ProgramTypeError, an, quote
 from lmlang.protocol import (
     BackendInfo,
@@ -63,7 +66,8 @@ class ScriptedBackend:
     Args:
         answers: Texts in order of the generations that ask, or a function of the rendered
             prompt; None: eight hexadecimal digits that depend on prompt, temperature and draw
-            key alone.
+            key alone, or under a constraint an output that it allows. An answer that breaks a
+            constraint fails with `GrammarDeadEnd`.
         scores: Joint log-probability of a choice: a dict, or a function of the rendered prompt
             and the choice; None: hashed from both.
         fail_at: Number (from 0, generations and scorings together) of the call that fails.
@@ -267,6 +271,8 @@ class ScriptedBackend:
             )
         params = request.params
         draw = (params.temperature, request.draw_key) if params.temperature > 0 else 0
+        if request.constraint is not None:
+            return sample(request.constraint, itertools.cycle(_hashed(prompt, draw)))
         return _hashed(prompt, draw).hex()[:8]
 
     def _output(self, request: Request) -> Output:

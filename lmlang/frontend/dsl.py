@@ -8,28 +8,30 @@ from typing import Any, Final
 
 from lmlang import limits
 from lmlang.errors import ProgramError, ProgramTypeError, an
-from lmlang.frontend import expression, reasoning
+from lmlang.frontend import constraints, expression, reasoning
 from lmlang.frontend.choices import METHODS, BuiltIn, ChoicesMethod, greedy_token_selection
+from lmlang.frontend.constraints import check_combination, constrained
 from lmlang.frontend.expression import Expression, Leaf, as_expression, checked_text
 from lmlang.frontend.images import read_image
 from lmlang.frontend.ir import UNPLACED, Gen, Image, Select
 from lmlang.frontend.members import members_of
 from lmlang.frontend.options import (
-    LATER_IN_GEN,
     REPORTING,
     SAMPLING,
     checked_n,
     checked_reporting,
     checked_sampling,
-    refuse_later,
 )
 from lmlang.frontend.settings import global_config
+from lmlang.grammar.spec import Style
+from lmlang.protocol import LogitsProcessor, OnBudget
 
 _INERT_IN_SELECT: Final = (
     "n",
     "seed",
     *REPORTING,
     *(name for name in SAMPLING if name != "temperature"),
+    *constraints.KEYWORDS,
 )
 
 
@@ -56,11 +58,15 @@ def gen(
     choices: Any = None,
     choices_method: ChoicesMethod | None = None,
     regex: str | None = None,
-    json_schema: Any = None,
+    json_schema: str | Mapping[str, Any] | bool | None = None,
     *,
     type: Any = None,
     ebnf: str | None = None,
+    json_style: Style | None = None,
+    on_budget: OnBudget | None = None,
     think: int | None = None,
+    logits_processor: LogitsProcessor | None = None,
+    provenance: bool | None = None,
     heal: bool | None = None,
     include_stop: bool | None = None,
     logit_bias: Mapping[int, float] | None = None,
@@ -92,14 +98,21 @@ def gen(
         logprob_start_len: From this prompt token on, tell those of the prompt too; -1: none.
         top_logprobs_num: Tell so many of the likeliest tokens beside each.
         return_text_in_logprobs: Tell the texts of these tokens.
-        dtype: Not available in this version.
+        dtype: SGLang's name of ``type``.
         choices: Makes it ``select(name, choices)``.
         choices_method: As in `select`.
-        regex: Not available in this version.
-        json_schema: Not available in this version.
-        type: Not available in this version.
-        ebnf: Not available in this version.
-        think: Not available in this version.
+        regex: A regular expression in Python's syntax that the whole output matches.
+        json_schema: A JSON schema, as text or a dict, that the output is JSON of.
+        type: A type that the output is read as; ``s[name]`` is an instance of it, always.
+        ebnf: A grammar in the GBNF dialect that derives the output.
+        json_style: White space of JSON: "line", "compact" or an indent of 1 to 8 spaces.
+        on_budget: Where ``max_tokens`` would cut a constrained output: "close" (None) completes
+            it by the shortest way, "raise" raises `BudgetExceeded`.
+        think: So many tokens of hidden text at most before the output, for the model to reason
+            in: the model reads them, ``s.text()`` and the value have none of them.
+        logits_processor: A function of the output's token ids so far and a row of logits, a tensor
+            of the backend's, which it changes or returns another for. Every step waits for it.
+        provenance: Tell in ``s.meta(name).provenance`` how each token came about.
         heal: Where the text before ends inside of a longer token, let the model write that one:
             behind "wor" it may then go on with " world". What stood there is no part of the value.
         include_stop: Keep the stop text in the value.
@@ -108,14 +121,13 @@ def gen(
         repetition_penalty: Divides the logits of tokens in prompt or output; 1 is none.
 
     Raises:
-        ProgramError: A value is out of range, contradicts another, or is not available in this
-            version.
-        GrammarSyntaxError: A pattern of ``stop_regex`` is none, or is not regular.
+        ProgramError: A value is out of range, or contradicts another.
+        GrammarSyntaxError: A pattern or grammar is none, or a pattern is not regular.
         GrammarTooLarge: Its automaton would be too large.
+        SchemaUnsupported: A part of a type cannot be generated.
     """
     given = dict(locals())
     variable = _name(name, "gen")
-    refuse_later("gen", given, LATER_IN_GEN)
     if choices is not None:
         for inert in _INERT_IN_SELECT:
             if given[inert] is not None:
@@ -126,6 +138,7 @@ def gen(
         return select(name, choices, 0.0 if temperature is None else temperature, choices_method)
     if choices_method is not None:
         raise ProgramError("gen: choices_method needs choices: give them or leave it out.")
+    fields, living = constrained(given)
     node = Gen(
         UNPLACED,
         UNPLACED,
@@ -134,8 +147,10 @@ def gen(
         **checked_reporting("gen", given),  # type: ignore[arg-type]
         n=None if n is None else checked_n(n),
         seed=None if seed is None else limits.integer("seed", seed, 0, limits.MAX_SEED),
+        **fields,
     )
-    return Expression((Leaf(node),))
+    check_combination(node)
+    return Expression((Leaf(node, beside=living),))
 
 
 def gen_int(
@@ -156,8 +171,8 @@ def gen_int(
     top_logprobs_num: int | None = None,
     return_text_in_logprobs: bool | None = None,
 ) -> Expression:
-    """An integer into the variable ``name``: not available in this version."""
-    raise _later("gen_int")
+    """An integer into the variable ``name``: ``gen(name, type=int)``, with SGLang's keywords."""
+    return gen(**locals(), dtype=int)
 
 
 def gen_string(
@@ -178,15 +193,11 @@ def gen_string(
     top_logprobs_num: int | None = None,
     return_text_in_logprobs: bool | None = None,
 ) -> Expression:
-    """A quoted string into the variable ``name``: not available in this version."""
-    raise _later("gen_string")
+    """A quoted string into ``name``: ``gen(name, type=str)``, with SGLang's keywords.
 
-
-def _later(word: str) -> ProgramError:
-    return ProgramError(
-        f"{word} is not available in this version of lmlang: write lm.gen(name, stop=…) and read "
-        "the value from its text."
-    )
+    The quotes are part of the text, and not of the value.
+    """
+    return gen(**locals(), dtype=str)
 
 
 def select(
@@ -296,14 +307,16 @@ def separate_reasoning(
             "separate_reasoning: a generation has no name, which the variable of its reasoning "
             'is called after: write lm.gen("x").'
         )
-    return Expression(
-        tuple(
-            replace(leaf, node=replace(leaf.node, reasoning=markers))
-            if isinstance(leaf.node, Gen)
-            else leaf
-            for leaf in leaves
-        )
-    )
+    cut = [
+        replace(leaf, node=replace(leaf.node, reasoning=markers))
+        if isinstance(leaf.node, Gen)
+        else leaf
+        for leaf in leaves
+    ]
+    for leaf in cut:
+        if isinstance(leaf.node, Gen):
+            check_combination(leaf.node)
+    return Expression(tuple(cut))
 
 
 def _name(name: object, where: str) -> str:

@@ -11,7 +11,9 @@ from typing import Any
 from lmlang import limits
 from lmlang.errors import ProgramError, ProgramTypeError, an, quote
 from lmlang.frontend import ir
+from lmlang.frontend.constraints import check_combination
 from lmlang.frontend.layout import NODES
+from lmlang.grammar.spec import is_spec
 from lmlang.protocol import SamplingParams
 
 MAX_ID = 10**15 - 1
@@ -120,6 +122,7 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "StateId | None": _optional(_is_id),
     "JoinMode": lambda x: x in ("gather_variable", "concate_and_append"),
     "Datum": _is_datum,
+    "Spec | None": _optional(is_spec),
 }
 """By the type of the field as ir.py writes it; a bare int is a state or an index."""
 
@@ -172,9 +175,11 @@ def _check_gen(node: ir.Gen) -> None:
         ("logprob_start_len", -1, limits.MAX_TOKENS),
         ("top_logprobs_num", 0, limits.MAX_TOP_LOGPROBS),
         ("seed", 0, limits.MAX_SEED),
+        ("think", 0, limits.MAX_TOKENS),
     ):
         if getattr(node, name) is not None:
             limits.integer(name, getattr(node, name), low, high)
+    check_combination(node)
 
 
 def _refuse_surrogates(what: str, text: str) -> None:

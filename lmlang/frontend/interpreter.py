@@ -207,6 +207,8 @@ def _take(state: State, operation: Operation, answer: Answer) -> None:
     assert operation.record is not None
     operation.record.answer(answer.text, answer.value, answer.meta)
     state.run.charge(operation, answer.usage, answer.meta.finish)
+    if answer.error is not None:
+        raise answer.error
     prompt = state.prompt
     for segment in answer.segments:
         prompt = prompt.append(segment)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from lmlang.frontend.content import content_digest
+from lmlang.grammar.spec import Spec
 
 VERSION = 1
 """Of the nodes and their meaning; a reader refuses what is newer than itself."""
@@ -141,6 +142,11 @@ class Gen:
         logit_bias: What is added to the logits of tokens, by their ids.
         seed: For this generation's draws.
         reasoning: The model type whose reasoning is cut out, into a variable of its own.
+        constraint: What the output must be.
+        on_budget: Whether an output that its budget would cut is closed, or refused.
+        think: Tokens of hidden text at most before the output.
+        provenance: Whether it is told how each token came about.
+        processor: The name of the program's own function of logits.
     """
 
     state: int
@@ -169,6 +175,11 @@ class Gen:
     logit_bias: tuple[tuple[int, float], ...] | None = None
     seed: int | None = None
     reasoning: str | None = None
+    constraint: Spec | None = None
+    on_budget: str | None = None
+    think: int | None = None
+    provenance: bool | None = None
+    processor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any
 from lmlang.errors import ProgramError, an
 from lmlang.frontend import ir
 from lmlang.frontend.literals import Scanner, float_text, integer_text, quoted
+from lmlang.frontend.spec_text import read_spec, write_spec
 
 NODES: tuple[type[ir.Node], ...] = (
     ir.Start, ir.Text, ir.Arg, ir.Ref, ir.Role, ir.EndRole, ir.Gen, ir.Select, ir.Image, ir.SetVar,
@@ -159,6 +160,7 @@ _FORMS = {
     "tuple[tuple[int, float], ...] | None": Form(_write_bias, _read_bias),
     "StateId | None": Form(state_text, read_state),
     "JoinMode": Form(quoted, _read_mode),
+    "Spec | None": Form(write_spec, read_spec),
 }
 """By the type of the field as ir.py writes it."""
 

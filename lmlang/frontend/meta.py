@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from lmlang.frontend.captures import Capture, captures
 from lmlang.frontend.choices import entropy, joint_logprobs, margin, softmax
 from lmlang.frontend.options import SILENT, Report
+from lmlang.grammar.spec import Spec
 from lmlang.protocol import (
     ChoiceScore,
     FinishReason,
     InputLogprobs,
     Output,
+    Provenance,
     TopLogprobs,
     TopProbs,
     Usage,
@@ -54,6 +57,10 @@ class Meta:
         method: Select: the name of the choices method.
         method_info: Select: what a choices method of the program's own said of its decision.
         report: What `get_meta_info` was asked to tell.
+        text: The raw text of a generation.
+        constraint: What it had to be; None: anything.
+        provenance: How each token came about, where asked for.
+        thought: What the model wrote before it, hidden, where ``think`` asked for that.
     """
 
     id: str = ""
@@ -80,6 +87,10 @@ class Meta:
     method: str | None = None
     method_info: Mapping[str, Any] | None = field(default=None, repr=False)
     report: Report = field(default=SILENT, repr=False)
+    text: str = field(default="", repr=False)
+    constraint: Spec | None = field(default=None, repr=False)
+    provenance: tuple[Provenance, ...] = field(default=(), repr=False)
+    thought: str = field(default="", repr=False)
 
     def __repr__(self) -> str:
         """What there is to say; the tokens of each choice are left to ``choices``."""
@@ -92,14 +103,27 @@ class Meta:
         """Tokens of the output that were drawn: generated less forced ones."""
         return self.generated_tokens - self.forced_tokens
 
+    @property
+    def captures(self) -> dict[str, Capture]:
+        """Parts of a constrained text: named groups of a pattern, values of JSON by pointers."""
+        return captures(self.constraint, self.text)
 
-def of_output(output: Output, seed: int, request_id: str, report: Report) -> Meta:
+
+def of_output(
+    output: Output,
+    seed: int,
+    request_id: str,
+    report: Report,
+    constraint: Spec | None,
+    thought: str,
+) -> Meta:
     """The metadata of a generation."""
     return Meta(
         id=request_id,
         prompt_tokens=output.usage.prompt_tokens,
         cached_tokens=output.usage.cached_tokens,
         generated_tokens=output.usage.generated_tokens,
+        forced_tokens=output.usage.forced_tokens,
         seed=seed,
         finish=output.finish.reason,
         stop=output.finish.stop,
@@ -111,6 +135,10 @@ def of_output(output: Output, seed: int, request_id: str, report: Report) -> Met
         probs=output.probs,
         top_probs=output.top_probs,
         report=report,
+        text=output.text,
+        constraint=constraint,
+        provenance=output.provenance,
+        thought=thought,
     )
 
 

@@ -44,10 +44,12 @@ def _of_one(found: Meta, decode: Decode) -> dict[str, Any]:
 
 
 def _finish_reason(found: Meta) -> dict[str, Any] | None:
-    if found.finish == "length":
+    if found.finish in ("length", "forced_close"):
         return {"type": "length", "length": found.generated_tokens}
     if found.finish == "stop":
         return {"type": "stop", "matched": found.stop}
+    if found.finish == "complete":
+        return {"type": "stop", "matched": None}
     if found.finish == "eos":
         return {"type": "stop", "matched": found.tokens[-1] if found.tokens else None}
     return None

@@ -1,4 +1,4 @@
-"""The keywords of generations and runs: which act in this version, and what a run starts with."""
+"""The keywords of generations and runs: how they are checked, and what a run starts with."""
 
 from __future__ import annotations
 
@@ -7,22 +7,9 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 
 from lmlang import limits
-from lmlang.errors import ProgramError, quote
+from lmlang.errors import ProgramError
 from lmlang.frontend.defaults import checked_backend
 from lmlang.protocol import Backend, SamplingParams
-
-Accepted = tuple[object, ...]
-
-LATER_IN_GEN: Mapping[str, Accepted] = {
-    "dtype": (),
-    "regex": (),
-    "json_schema": (),
-    "type": (),
-    "ebnf": (),
-    "think": (0,),
-}
-"""Keywords of `gen` that this version knows but cannot act on, and the values besides None that
-ask for nothing more than what is done anyway."""
 
 SAMPLING = tuple(f.name for f in fields(SamplingParams))
 """Keywords of `gen` that are sampling parameters; in a run max_tokens is max_new_tokens."""
@@ -49,24 +36,6 @@ program here has a thread of its own, and the second speeds up hosted models onl
 
 Given = Mapping[str, object]
 """Keywords by name; None is as good as not given."""
-
-
-def refuse_later(where: str, given: Given, table: Mapping[str, Accepted]) -> None:
-    """Raise ProgramError for the first keyword that this version cannot act on."""
-    for name in table:
-        value = given.get(name)
-        if value is not None and not any(_same(value, ok) for ok in table[name]):
-            shown = quote(repr(value))[1:-1]
-            raise ProgramError(
-                f"{where}: {name}={shown} is not available in this version of lmlang: leave it out."
-            )
-
-
-def _same(value: object, accepted: object) -> bool:
-    """Equal numbers or the same object; True is no 1."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return value is accepted
-    return not isinstance(accepted, bool) and value == accepted
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,27 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 
-from lmlang.errors import BackendError, Cancelled, ProgramTypeError, an, fresh, quote
+from lmlang.errors import (
+    BackendError,
+    BudgetExceeded,
+    Cancelled,
+    ProgramError,
+    ProgramTypeError,
+    an,
+    fresh,
+    quote,
+)
 from lmlang.frontend import draws, ir, reasoning, selection
 from lmlang.frontend import meta as metadata
+from lmlang.frontend.constraints import Living
 from lmlang.frontend.meta import Meta
 from lmlang.frontend.options import REPORTING, SAMPLING, Report, report_of
 from lmlang.frontend.run import Handle, Operation, Run
 from lmlang.frontend.samples import Samples
+from lmlang.frontend.thinking import Thinking
 from lmlang.protocol import (
     Backend,
     Generation,
@@ -49,6 +60,7 @@ class Answer:
         segments: What the prompt gains.
         usage: What it took, all samples together.
         beside: The value of its second variable: the reasoning that was cut out.
+        error: Why there is no value: what was generated does not count as one.
     """
 
     value: object
@@ -57,16 +69,17 @@ class Answer:
     segments: tuple[Segment, ...]
     usage: Usage
     beside: tuple[object, ...] = ()
+    error: BaseException | None = None
 
 
 def start(run: Run, prompt: Prompt, operation: Operation) -> Handle | Answer:
     """Ask the run's backend; an `Answer` where nothing had to be asked."""
     node = operation.node
     if isinstance(node, ir.Gen):
-        asked = _requests(run, prompt, operation, node)
+        asked = _generations(run, prompt, operation, node)
         if len(asked) == 1:
-            return _generation(run.backend, asked[0])
-        return Samples([_generation(run.backend, request) for request in asked])
+            return asked[0]
+        return Samples(asked)
     assert isinstance(node, ir.Select)
     if len(node.choices) == 1:
         found = metadata.of_only_choice(
@@ -123,23 +136,53 @@ def answer(run: Run, operation: Operation, handle: Handle) -> Answer:
     assert isinstance(node, ir.Gen)
     seed = run.seed if node.seed is None else node.seed
     report, name = _report(run, node), _id(run, operation)
-    if isinstance(outcome, Output):
-        found = metadata.of_output(outcome, seed, name, report)
-        told = Answer(outcome.text, outcome.text, found, outcome.history, outcome.usage)
-        return told if node.reasoning is None else _without_reasoning(told, node.reasoning)
+    generations = handle.generations if isinstance(handle, Samples) else (handle,)
+    outputs = outcome if isinstance(outcome, tuple) else (outcome,)
     metas = tuple(
-        metadata.of_output(output, seed, f"{name}#{sample}", report)
-        for sample, output in enumerate(outcome)
+        [
+            metadata.of_output(
+                output,
+                seed,
+                f"{name}#{sample}" if len(outputs) > 1 else name,
+                report,
+                node.constraint,
+                each.thought if isinstance(each, Thinking) else "",
+            )
+            for sample, (each, output) in enumerate(zip(generations, outputs, strict=True))
+        ]
     )
-    first = outcome[0]
+    first = outputs[0]
+    values, error = _values(outputs, node, operation.value)
     told = Answer(
-        [output.text for output in outcome],
+        values[0] if len(outputs) == 1 else values,
         first.text,
-        metadata.of_samples(metas),
+        metas[0] if len(outputs) == 1 else metadata.of_samples(metas),
         first.history,
-        sum((output.usage for output in outcome[1:]), first.usage),
+        sum((output.usage for output in outputs[1:]), first.usage),
+        error=error,
     )
     return told if node.reasoning is None else _without_reasoning(told, node.reasoning)
+
+
+def _values(
+    outputs: tuple[Output, ...], node: ir.Gen, living: object
+) -> tuple[list[object], BaseException | None]:
+    """The values of outputs, or their texts and why one of them has none."""
+    texts: list[object] = [output.text for output in outputs]
+    if node.constraint is None:
+        return texts, None
+    for output in outputs:
+        if output.finish.reason == "length":
+            return texts, BudgetExceeded(
+                f"{quote(node.name)} was cut at {len(output.ids):,} tokens, before it was "
+                "complete: raise max_tokens."
+            )
+    if not isinstance(living, Living) or living.read is None:
+        return texts, None
+    try:
+        return [living.read(output.text) for output in outputs], None
+    except Exception as error:
+        return texts, error
 
 
 def first_at(handle: Handle) -> float | None:
@@ -176,15 +219,29 @@ def _without_reasoning(told: Answer, model_type: str) -> Answer:
     )
 
 
-def _requests(run: Run, prompt: Prompt, operation: Operation, node: ir.Gen) -> list[Request]:
-    """One request for each sample; they differ in their draw keys alone."""
+def _generations(run: Run, prompt: Prompt, operation: Operation, node: ir.Gen) -> list[Generation]:
+    """One generation for each sample; their requests differ in their draw keys alone."""
     seed = run.seed if node.seed is None else node.seed
     report = _report(run, node)
     params = _merged(run.gen.params, _OWN_SAMPLING(node))
-    params = run.within_budget(operation.path, params)
+    if node.constraint is not None and params.include_stop:
+        raise ProgramError(
+            "include_stop cannot act beside a constraint, which the stop text is no part of: "
+            "leave one of them out."
+        )
+    first = None
+    if not node.think:
+        params = run.within_budget(operation.path, params)
+    else:
+        both = replace(params, max_tokens=params.max_tokens + node.think)
+        both = run.within_budget(operation.path, both)
+        params = replace(both, max_tokens=min(params.max_tokens, both.max_tokens))
+        first = Request(prompt, _thinking(params, both.max_tokens - params.max_tokens))
     tag = Tag(run.id, operation.path, run.priority)
-    return [
-        Request(
+    living = operation.value
+    begun = []
+    for sample in range(node.n or run.gen.n):
+        request = Request(
             prompt,
             params,
             draws.draw_key(seed, run.row_key, operation.path, sample),
@@ -192,9 +249,35 @@ def _requests(run: Run, prompt: Prompt, operation: Operation, node: ir.Gen) -> l
             None if report.logprob_start_len < 0 else report.logprob_start_len,
             tag,
             probs=report.return_logprob,
+            constraint=node.constraint,
+            on_budget="close" if node.on_budget is None else node.on_budget,  # type: ignore[arg-type]
+            provenance=bool(node.provenance),
+            processor=living.processor if isinstance(living, Living) else None,
         )
-        for sample in range(node.n or run.gen.n)
-    ]
+        begin = partial(_generation, run.backend)
+        if first is None:
+            begun.append(begin(request))
+            continue
+        path = f"{operation.path}/think"
+        key = draws.draw_key(seed, run.row_key, path, sample)
+        thought = replace(first, draw_key=key, tag=replace(tag, op_path=path))
+        begun.append(Thinking(run.backend, begin, thought, request))
+    return begun
+
+
+def _thinking(params: SamplingParams, most: int) -> SamplingParams:
+    """How the hidden text before an output is drawn: as that is, without what ends that."""
+    return replace(
+        params,
+        max_tokens=most,
+        min_tokens=0,
+        ignore_eos=False,
+        stop=(),
+        stop_regex=(),
+        stop_token_ids=(),
+        include_stop=False,
+        heal=False,
+    )
 
 
 @lru_cache(maxsize=1024)

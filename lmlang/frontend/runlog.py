@@ -44,7 +44,7 @@ class Sample:
         text: Its text.
         tokens: All sampled token ids, those that a stop dropped included.
         logprobs: The model's log-probability of each.
-        finish: "stop", "eos" or "length".
+        finish: "stop", "eos", "length", "complete" or "forced_close".
         stop: The stop string or token id that ended it.
     """
 
@@ -229,6 +229,8 @@ _USAGE = strict_json.record(
         "cached_tokens": COUNT,
         "generated_tokens": COUNT,
         "scored_tokens": COUNT,
+        "forced_tokens": COUNT,
+        "forced_closes": COUNT,
     },
 )
 _FAILURE = strict_json.optional(strict_json.record(Failure, {"type": TEXT, "message": TEXT}))
@@ -238,7 +240,9 @@ _SAMPLE = strict_json.record(
         "text": TEXT,
         "tokens": strict_json.sequence(COUNT),
         "logprobs": strict_json.sequence(FLOAT),
-        "finish": strict_json.optional(strict_json.word("stop", "eos", "length")),
+        "finish": strict_json.optional(
+            strict_json.word("stop", "eos", "length", "complete", "forced_close")
+        ),
         "stop": _STOP,
     },
 )

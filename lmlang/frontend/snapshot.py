@@ -126,7 +126,10 @@ def _children(node: ir.Node) -> int:
 def _samples(node: ir.Node, meta: Meta | None, record: Record) -> tuple[Sample, ...]:
     if meta is None or not isinstance(node, ir.Gen):
         return ()
-    texts = record.value if isinstance(record.value, list) and meta.samples else [record.text]
+    samples = meta.samples or (meta,)
+    texts = [record.text] if not meta.samples else [each.text for each in samples]
+    if isinstance(node.reasoning, str) and isinstance(record.value, list):
+        texts = record.value
     return tuple(
         [
             Sample(
@@ -136,7 +139,7 @@ def _samples(node: ir.Node, meta: Meta | None, record: Record) -> tuple[Sample, 
                 finish=each.finish,
                 stop=_text(each.stop) if isinstance(each.stop, str) else each.stop,
             )
-            for each, text in zip(meta.samples or (meta,), texts, strict=True)
+            for each, text in zip(samples, texts, strict=True)
         ]
     )
 

@@ -21,12 +21,14 @@ from typing import Any, NoReturn
 from lmlang.errors import ProgramTypeError, quote
 from lmlang.frontend import ir
 from lmlang.frontend.call import Call
+from lmlang.frontend.constraints import Living
 from lmlang.frontend.defaults import use
-from lmlang.frontend.expression import Expression, Leaf, as_expression
+from lmlang.frontend.expression import Leaf
 from lmlang.frontend.options import GenDefaults
 from lmlang.frontend.passes import own_refs
 from lmlang.frontend.run import Operation, Phase, Run, State, Variable
 from lmlang.frontend.source import line_of, users_line
+from lmlang.frontend.symbolic import SymbolicText, SymbolicValue, Unknown
 from lmlang.protocol import Prompt
 
 
@@ -157,7 +159,11 @@ class _Tracing:
 
         Python's own functions look at the type of what they get, and ask nothing of it.
         """
-        refused = (SymbolicText.__name__, "expected string or bytes-like object")  # Python 3.10: re
+        refused = (
+            SymbolicText.__name__,
+            SymbolicValue.__name__,
+            "expected string or bytes-like object",  # Python 3.10: re
+        )
         if isinstance(error, TypeError) and any(words in str(error) for words in refused):
             why = f"a value that only a run knows is used there: {error.args[0]}"
             self.end(line_of(error), why)
@@ -176,96 +182,6 @@ class _TraceRecording(ir.Recording):
         super().add(node, source)
 
 
-# ----------------------------------------------------------------------------- unknown values
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class SymbolicText(Expression):
-    """A text of which some parts are not known. It can be appended and added to texts, no more."""
-
-    tracing: _Tracing
-
-    def __add__(self, other: object) -> Expression:
-        if isinstance(other, (str, SymbolicText)):
-            return SymbolicText(self.leaves + as_expression(other).leaves, self.tracing)
-        return Expression(self.leaves + as_expression(other).leaves)
-
-    def __radd__(self, other: object) -> Expression:
-        if isinstance(other, str):
-            return SymbolicText(as_expression(other).leaves + self.leaves, self.tracing)
-        return Expression(as_expression(other).leaves + self.leaves)
-
-    def as_datum(self) -> ir.Datum:
-        """The hole, where it is one by itself."""
-        node = self.leaves[0].node
-        alone = len(self.leaves) == 1 and isinstance(node, (ir.Arg, ir.Ref))
-        return node if alone else ir.Opaque("str")  # type: ignore[return-value]
-
-    def __str__(self) -> NoReturn:
-        _leave(self, "its text is asked, as in an f-string (append it, or add it with +)")
-
-    def __format__(self, spec: str) -> NoReturn:
-        self.__str__()
-
-    def __repr__(self) -> str:
-        return f"<{_shown(self)}>" if self.tracing.over else self.__str__()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        _leave(self, f".{name} is asked of it")
-
-
-def _leave(unknown: SymbolicText, how: str) -> NoReturn:
-    unknown.tracing.leave(f"{_shown(unknown)} is not known before a run, and {how}.")
-
-
-def _shown(unknown: SymbolicText) -> str:
-    parts = [leaf.node for leaf in unknown.leaves]
-    names = [f"the argument {quote(part.name)}" for part in parts if isinstance(part, ir.Arg)]
-    names += [f"the variable {quote(part.name)}" for part in parts if isinstance(part, ir.Ref)]
-    return names[0]
-
-
-def _refusing(how: str) -> Callable[..., NoReturn]:
-    def refuse(self: SymbolicText, *_: object, **__: object) -> NoReturn:
-        _leave(self, how)
-
-    return refuse
-
-
-_USES = {
-    "its truth is asked": "bool",
-    "it is compared": "eq ne lt le gt ge hash",
-    "it is read as a number": "int float complex index round abs neg pos invert",
-    "it is computed with": "mod rmod mul rmul sub rsub divmod rdivmod truediv rtruediv floordiv "
-    "rfloordiv pow rpow and rand or ror xor rxor lshift rlshift rshift rrshift matmul rmatmul",
-    "its parts are asked": "len iter contains getitem reversed bytes buffer",
-    "it is called": "call",
-    "it is changed": "setitem delitem iadd",
-    "it is copied": "copy deepcopy reduce_ex",
-    "it is used in a with block": "enter exit",
-    "it is awaited": "await aiter",
-    "it is a path": "fspath",
-}
-for _how, _names in _USES.items():
-    for _name in _names.split():
-        setattr(SymbolicText, f"__{_name}__", _refusing(_how))
-
-
-class _Unknown:
-    """Something else of a run, such as metadata: anything asked of it ends the static part."""
-
-    def __init__(self, tracing: _Tracing, what: str) -> None:
-        self._tracing = tracing
-        self._what = what
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        self._tracing.leave(f"{self._what} are known only in a run, and .{name} is asked of them.")
-
-
 # ---------------------------------------------------------------------- in place of execution
 
 
@@ -276,7 +192,7 @@ class _TraceRun(Run):
         super().__init__(name, _NoBackend(tracing), GenDefaults(), 0, b"")
         self.recording = tracing.recording
         self.tracing = tracing
-        unknown: Any = _Unknown(tracing, "counts of tokens")
+        unknown: Any = Unknown(tracing, "counts of tokens")
         self.usage = unknown
         self.root = _TraceState(self, None, "", Phase.IDLE)
         self.states = [self.root]
@@ -332,12 +248,14 @@ def _settle(operation: Operation, tracing: _Tracing) -> None:
     if isinstance(node, (ir.Scope, ir.Return)):
         return
     if variable is not None:
+        living = operation.value
+        typed = isinstance(living, Living) and living.read is not None and not living.is_text
         if isinstance(node, ir.SetVar):
             value = operation.value
         elif isinstance(node, ir.Gen) and node.n is not None and node.n > 1:
-            value = [_ref(variable, node, (index,), tracing) for index in range(node.n)]
+            value = [_value(variable, node, (i,), tracing, typed) for i in range(node.n)]
         else:
-            value = _ref(variable, node, (), tracing)
+            value = _value(variable, node, (), tracing, typed)
         _set(variable, value, None if isinstance(node, ir.SetVar) else tracing)
     for gathered, values in operation.gathered:
         if isinstance(node, ir.Join):
@@ -348,10 +266,11 @@ def _settle(operation: Operation, tracing: _Tracing) -> None:
 
 def _set(variable: Variable, value: object, tracing: _Tracing | None) -> None:
     variable.value, variable.settled = value, True
-    if isinstance(value, SymbolicText):
-        variable.text = value  # type: ignore[assignment]
+    if isinstance(value, (SymbolicText, SymbolicValue)):
+        text = value._text if isinstance(value, SymbolicValue) else value
+        variable.text = text  # type: ignore[assignment]
     if tracing is not None:
-        variable.meta = _Unknown(tracing, "metadata")  # type: ignore[assignment]
+        variable.meta = Unknown(tracing, "metadata")  # type: ignore[assignment]
 
 
 def _ref(
@@ -360,6 +279,13 @@ def _ref(
     (made,) = ir.made_by(node)
     ref = ir.Ref(ir.UNPLACED, ir.UNPLACED, variable.name, index, made)
     return SymbolicText((Leaf(ref),), tracing)
+
+
+def _value(
+    variable: Variable, node: ir.Node, index: tuple[int, ...], tracing: _Tracing, typed: bool
+) -> SymbolicText | SymbolicValue:
+    text = _ref(variable, node, index, tracing)
+    return SymbolicValue(text) if typed else text
 
 
 def _items(
@@ -371,4 +297,6 @@ def _items(
             _items(variable, node, (*index, number), item, tracing)
             for number, item in enumerate(value)
         ]
-    return _ref(variable, node, index, tracing) if isinstance(value, SymbolicText) else value
+    if not isinstance(value, (SymbolicText, SymbolicValue)):
+        return value
+    return _value(variable, node, index, tracing, isinstance(value, SymbolicValue))

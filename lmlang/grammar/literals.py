@@ -24,7 +24,10 @@ TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
 DURATION = f"-?P(?:[0-9]{{1,8}}D(?:T{_CLOCK})?|T{_CLOCK})"
 """Days, hours, minutes and seconds, within what a timedelta can hold."""
 INTEGER = "(?:0|-?[1-9][0-9]{0,399})"
-"""An integer where it is no JSON number, as in the keys of an object."""
+"""Any integer, spelled as a number of JSON."""
+_FRACTION = r"(?:\.[0-9]{1,20})?"
+REAL = f"(?:-?[1-9][0-9]{{0,307}}{_FRACTION}|0{_FRACTION}|-0\\.0{{0,18}}[1-9][0-9]{{0,18}})"
+"""Any number that a double holds, spelled as one of JSON without an exponent."""
 
 
 def time(aware: bool | None) -> str:

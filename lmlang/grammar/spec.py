@@ -82,6 +82,7 @@ class Ebnf:
 
     def __post_init__(self) -> None:
         _text("a grammar", self.text)
+        _text("the name of a rule", self.root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,10 @@ class Choice:
     texts: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.texts, tuple):
+            raise ConstraintError(
+                f"choices are {an(type(self.texts).__name__)}: give a tuple of texts."
+            )
         if not self.texts:
             raise ConstraintError("choices=[]: there is nothing to choose from; give at least one.")
         for text in self.texts:
@@ -108,17 +113,29 @@ class Either:
     """Text that one of some constraints allows.
 
     Args:
-        specs: At least one.
+        specs: At least one; alternatives of alternatives stand among them.
     """
 
     specs: tuple[Spec, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.specs, tuple) or not all(isinstance(s, _KINDS) for s in self.specs):
+            raise ConstraintError("alternatives are constraints: give a tuple of specs.")
         if not self.specs:
             raise ConstraintError("a constraint without alternatives allows nothing.")
+        flat: list[Spec] = []
+        for spec in self.specs:
+            flat += spec.specs if isinstance(spec, Either) else (spec,)
+        object.__setattr__(self, "specs", tuple(flat))
 
 
+_KINDS = (Regex, JsonSchema, Ebnf, Choice, Either)
 Spec: TypeAlias = Union[Regex, JsonSchema, Ebnf, Choice, Either]  # noqa: UP007 - a forward name
+
+
+def is_spec(value: object) -> bool:
+    """Whether a value is a spec; what is one, has been checked when it was made."""
+    return isinstance(value, _KINDS)
 
 
 def _text(what: str, value: object) -> None:

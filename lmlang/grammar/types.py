@@ -26,8 +26,9 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 from typing_extensions import NotRequired, Required, TypedDict, is_typeddict
 
 from lmlang.errors import ConstraintError, SchemaUnsupported, quote
-from lmlang.grammar.spec import Choice, Ebnf, Either, JsonSchema, Regex, Spec, Style
-from lmlang.grammar.type_scalars import Core, members, spelling
+from lmlang.grammar import literals
+from lmlang.grammar.spec import Choice, Either, JsonSchema, Regex, Spec, Style, is_spec
+from lmlang.grammar.type_scalars import Core, bounds_of, members, spelling
 from lmlang.grammar.type_schema import Walk, schema_of
 
 Reader: TypeAlias = Callable[[str], Any]
@@ -36,7 +37,6 @@ Reader: TypeAlias = Callable[[str], Any]
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
 _NAMED = {"int": int, "float": float, "str": str, "bool": bool}
 """Types by the names that SGLang takes for them."""
-_SPECS = (Regex, JsonSchema, Ebnf, Choice, Either)
 _FUNCTIONS = ("function-before", "function-after", "function-wrap", "custom-error")
 _OLD_TYPED_DICTS = sys.version_info < (3, 12)
 """Whether pydantic takes TypedDicts of typing_extensions only."""
@@ -82,7 +82,7 @@ def _remembered(tp: Any, style: Style) -> tuple[Spec, Reader]:
 def _made(tp: Any, style: Style) -> tuple[Spec, Reader]:
     if isinstance(tp, Mapping):
         return JsonSchema.of(tp, style), _json
-    if isinstance(tp, _SPECS):
+    if is_spec(tp):
         return tp, _json if isinstance(tp, JsonSchema) else str
     tp = _modern(_NAMED.get(tp, tp) if isinstance(tp, str) else tp)
     try:
@@ -187,7 +187,10 @@ def _alternatives(core: Core) -> list[_Alternative] | None:
             found += made
         return found
     if kind in ("int", "float", "decimal"):
-        return [_Alternative(JsonSchema.of(walk.schema(core)), _number)]
+        spec: Spec = JsonSchema.of(walk.schema(core))
+        if kind != "decimal" and not bounds_of(core, walk.refusal):
+            spec = Regex(literals.INTEGER if kind == "int" else literals.REAL)
+        return [_Alternative(spec, _number)]
     if kind == "str":
         return [_Alternative(JsonSchema.of(walk.schema(core)), _quoted)]
     if kind in ("date", "datetime", "time", "timedelta", "uuid"):

@@ -23,6 +23,7 @@ class BackendInfo:
         can_score: Whether `Backend.score` gives exact log-probabilities.
         has_tokens: Whether `Backend.encode` gives token ids.
         has_vision: Whether prompts may hold an `Image`.
+        thinking: The control tokens that begin and end the model's reasoning; None: it has none.
     """
 
     model: str
@@ -30,6 +31,7 @@ class BackendInfo:
     can_score: bool = True
     has_tokens: bool = True
     has_vision: bool = False
+    thinking: tuple[int, int] | None = None
 
 
 class Backend(Protocol):

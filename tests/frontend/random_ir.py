@@ -5,6 +5,7 @@ import string
 from hypothesis import strategies as st
 
 from lmlang.frontend import ir
+from lmlang.grammar.spec import Choice, Ebnf, Either, JsonSchema, Regex
 
 anything = st.text(st.characters(exclude_categories=()), max_size=8)
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
@@ -38,20 +39,50 @@ def tuples(strategy):
     return st.lists(strategy, max_size=3, unique=True).map(tuple)
 
 
+specs = st.one_of(
+    st.builds(Regex, texts.filter(bool)),
+    st.builds(JsonSchema, texts.filter(bool), st.sampled_from(["line", "compact", 1, 8])),
+    st.builds(Ebnf, texts.filter(bool), st.sampled_from(["root", "two words"])),
+    st.builds(Choice, st.lists(texts.filter(bool), min_size=1, max_size=3, unique=True).map(tuple)),
+)
+constraints = specs | st.builds(Either, st.lists(specs, min_size=1, max_size=3).map(tuple))
+
+
 def gens(state, made, name):
+    """A generation that has a constraint, or what a constraint leaves no room for."""
+    return st.booleans().flatmap(lambda bound: _gens(state, made, name, bound))
+
+
+def _gens(state, made, name, bound):
+    own = (
+        {
+            "constraint": constraints,
+            "on_budget": optional(st.sampled_from(["close", "raise"])),
+        }
+        if bound
+        else {
+            "min_tokens": optional(st.integers(0, 100)),
+            "stop_regex": optional(
+                tuples(st.sampled_from(["a+", r"\\d{2}\"", "\n|é", "[^x]y", "(?i)end"]))
+            ),
+            "ignore_eos": optional(st.booleans()),
+            "include_stop": optional(st.booleans()),
+            "heal": optional(st.booleans()),
+        }
+    )
     return st.builds(
         ir.Gen,
         st.just(state),
         st.just(made),
         st.just(name),
+        **own,
+        think=optional(st.integers(0, 1_000_000)),
+        provenance=optional(st.booleans()),
+        processor=optional(anything),
         max_tokens=optional(st.integers(100, 1_000_000)),
-        min_tokens=optional(st.integers(0, 100)),
         n=optional(st.integers(1, 9)),
         stop=optional(tuples(texts.filter(bool))),
         stop_token_ids=optional(tuples(st.integers(0, 2**31 - 1))),
-        stop_regex=optional(
-            tuples(st.sampled_from(["a+", r"\\d{2}\"", "\n|é", "[^x]y", "(?i)end"]))
-        ),
         temperature=optional(st.floats(0, 1_000)),
         top_p=optional(floats),
         top_k=optional(st.integers(1, 2**31 - 1)),
@@ -59,13 +90,10 @@ def gens(state, made, name):
         frequency_penalty=optional(st.floats(-2, 2)),
         presence_penalty=optional(st.floats(-2, 2)),
         repetition_penalty=optional(floats),
-        ignore_eos=optional(st.booleans()),
         return_logprob=optional(st.booleans()),
         logprob_start_len=optional(st.integers(-1, 9)),
         top_logprobs_num=optional(st.integers(0, 9)),
         return_text_in_logprobs=optional(st.booleans()),
-        include_stop=optional(st.booleans()),
-        heal=optional(st.booleans()),
         logit_bias=optional(
             st.dictionaries(st.integers(0, 2**31 - 1), st.floats(-100, 100), max_size=3).map(
                 lambda bias: tuple(sorted(bias.items()))

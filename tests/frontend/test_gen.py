@@ -6,23 +6,6 @@ import lmlang as lm
 from lmlang.frontend.dsl import gen
 from lmlang.testing import ScriptedBackend
 
-Later = [
-    {"dtype": int},
-    {"regex": "a+"},
-    {"regex": ""},
-    {"json_schema": {}},
-    {"type": int},
-    {"ebnf": "root ::= a"},
-    {"think": 5},
-]
-
-
-@pytest.mark.parametrize("keyword", Later, ids=lambda k: next(iter(k)))
-def test_what_gen_cannot_do_yet_it_refuses_by_name(keyword):
-    (name,) = keyword
-    with pytest.raises(lm.ProgramError, match=rf"gen: {name}=.* is not available in this version"):
-        lm.gen("x", **keyword)
-
 
 def test_what_asks_for_nothing_more_is_accepted():
     assert lm.gen("x", think=0, dtype=None) == lm.gen("x")
@@ -256,7 +239,10 @@ def test_an_error_of_one_sample_is_the_generations_and_cancels_the_others():
         ({"choices": ["a"], "n": 2}, "n cannot act beside choices"),
         ({"choices": ["a"], "stop_token_ids": [3]}, "stop_token_ids cannot act beside choices"),
         ({"choices": ["a"], "return_logprob": True}, "return_logprob cannot act beside choices"),
-        ({"choices": ["a"], "regex": "a"}, "gen: regex='a' is not available"),
+        ({"choices": ["a"], "regex": "a"}, "gen: regex cannot act beside choices"),
+        ({"choices": ["a"], "type": int}, "gen: type cannot act beside choices"),
+        ({"choices": ["a"], "think": 5}, "gen: think cannot act beside choices"),
+        ({"choices": ["a"], "on_budget": "close"}, "gen: on_budget cannot act beside choices"),
     ],
 )
 def test_more_wrong_values_raise_where_they_are_written(keyword, message):

@@ -11,6 +11,7 @@ import lmlang as lm
 from lmlang.frontend import ir
 from lmlang.frontend.printer import parse_program, print_node, print_program
 from lmlang.frontend.verify import verify
+from lmlang.grammar.spec import Choice, Ebnf, Either, JsonSchema, Regex
 from tests.frontend.random_ir import anything, bigs, programs, values
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.ir"))
@@ -61,8 +62,9 @@ def test_the_golden_programs_show_all_nodes_and_all_their_fields():
     (path,) = [path for path in GOLDEN if path.name == "everything.ir"]
     nodes = parse_program(path.read_text()).nodes
     assert {type(node) for node in nodes} == set(ir.Node.__args__)
-    assert any(isinstance(n, ir.Gen) and None not in map(n.__getattribute__, n.__slots__)
-               for n in nodes)  # fmt: skip
+    gens = [node for node in nodes if isinstance(node, ir.Gen)]
+    for name in ir.Gen.__slots__:
+        assert any(getattr(node, name) is not None for node in gens), name
 
 
 @settings(max_examples=120, deadline=None)
@@ -126,6 +128,18 @@ def test_a_digest_is_of_the_content_alone():
     )
     # Stored digests must stay valid.
     assert TIPS.digest() == "16698848c7b0971e115b89c46b19f602f687f746f75e8301d3972e556b516a95"
+
+
+def test_constraints_are_printed_as_calls_of_their_kinds():
+    spec = Either(
+        (Regex('"\\d'), Either((JsonSchema("{}", 2), Choice(("a", "b")))), Ebnf("x", "y"))
+    )
+    node = ir.Gen(0, 1, "x", constraint=spec)
+    assert print_node(node) == (
+        r"""%1 = gen %0 -> x [constraint=either(regex("\"\\d"), json_schema("{}", 2), """
+        r"""choice("a", "b"), ebnf("x", "y"))]"""
+    )
+    assert parse_program(print_program(program(node))).nodes[1] == node
 
 
 # ------------------------------------------------------------------------------- refusals

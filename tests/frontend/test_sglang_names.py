@@ -70,7 +70,7 @@ def test_hosted_backends_say_that_they_are_not_here_yet(name):
         getattr(sgl, name)("http://localhost:30000")
 
 
-@pytest.mark.parametrize("word", ["gen_int", "gen_string"])
-def test_typed_words_say_that_they_are_not_here_yet(word):
-    with pytest.raises(sgl.ProgramError, match=f"{word} is not available in this version of lml"):
-        getattr(sgl, word)("x", 5)
+@pytest.mark.parametrize(("word", "kind"), [("gen_int", int), ("gen_string", str)])
+def test_typed_words_are_gens_of_their_types(word, kind):
+    typed, plain = getattr(sgl, word)("x", 5, stop="."), sgl.gen("x", 5, stop=".", dtype=kind)
+    assert typed.leaves[0].node == plain.leaves[0].node

@@ -1,0 +1,146 @@
+"""Keywords of `gen` that say what its output must be: as a spec, and what reads values of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lmlang import limits
+from lmlang.errors import ConstraintError, ProgramError, ProgramTypeError, an, quote
+from lmlang.frontend import ir
+from lmlang.grammar.spec import Ebnf, JsonSchema, Regex, Spec
+from lmlang.protocol import LogitsProcessor
+
+SOURCES = ("type", "dtype", "regex", "json_schema", "ebnf")
+"""Keywords of which each alone says what the output must be."""
+KEYWORDS = (*SOURCES, "json_style", "on_budget", "think", "logits_processor", "provenance")
+"""All keywords of this page."""
+_CONTRADICTORY = ("min_tokens", "ignore_eos", "stop_regex", "include_stop", "heal")
+"""Sampling parameters that a constraint leaves no room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """What a generation has that is no data, and so lies beside its node.
+
+    Args:
+        read: The value of its text; None: the text itself.
+        processor: A function of the program's own that changes logits.
+        is_text: Whether the value is a string in any case.
+    """
+
+    read: Callable[[str], Any] | None = None
+    processor: LogitsProcessor | None = None
+    is_text: bool = False
+
+
+def constrained(given: Mapping[str, Any]) -> tuple[dict[str, Any], Living | None]:
+    """Fields of a generation's node by these keywords, and what lies beside it.
+
+    Raises:
+        ProgramError: Two contradict each other, or one cannot act.
+        ConstraintError: A constraint cannot be used.
+    """
+    spec, read = _spec(given)
+    found: dict[str, Any] = {} if spec is None else {"constraint": spec}
+    on_budget, think, processor = given["on_budget"], given["think"], given["logits_processor"]
+    if on_budget is not None:
+        if on_budget not in ("close", "raise"):
+            raise ProgramError(
+                f'gen: on_budget={quote(repr(on_budget))[1:-1]}: give "close" or "raise".'
+            )
+        found["on_budget"] = on_budget
+    if think is not None and limits.integer("think", think, 0, limits.MAX_TOKENS):
+        found["think"] = think
+    if given["provenance"] is not None:
+        found["provenance"] = limits.boolean("provenance", given["provenance"])
+    if processor is not None:
+        if not callable(processor):
+            raise ProgramTypeError(
+                f"gen: logits_processor is {an(type(processor).__name__)}: give a function of the "
+                "output's token ids and a row of logits."
+            )
+        name = getattr(processor, "__name__", None) or type(processor).__name__
+        found["processor"] = str(name)
+    if read is None and processor is None:
+        return found, None
+    asked = given["dtype"] if given["type"] is None else given["type"]
+    return found, Living(
+        read, processor, asked is str or (isinstance(asked, str) and asked == "str")
+    )
+
+
+def check_combination(node: ir.Gen) -> None:
+    """Raise ProgramError where parts of a generation contradict each other."""
+    if node.on_budget is not None and node.on_budget not in ("close", "raise"):
+        raise ProgramError(f'on_budget={quote(node.on_budget)}: give "close" or "raise".')
+    if node.constraint is None:
+        if node.on_budget is not None:
+            raise ProgramError(
+                "on_budget cannot act without a constraint, whose outputs alone can be completed: "
+                "give type=…, regex=…, json_schema=… or ebnf=…, or leave it out."
+            )
+    else:
+        for name in _CONTRADICTORY:
+            if getattr(node, name):
+                raise ProgramError(
+                    f"{name} cannot act beside a constraint, which says where the output begins "
+                    "and ends: leave one of them out."
+                )
+    if node.reasoning is not None and (node.constraint is not None or node.think):
+        what = "think" if node.constraint is None else "a constraint"
+        raise ProgramError(
+            f"separate_reasoning cannot act beside {what}: the output has no reasoning to cut "
+            "out. think=N of gen lets the model reason before it, hidden."
+        )
+
+
+def _spec(given: Mapping[str, Any]) -> tuple[Spec | None, Callable[[str], Any] | None]:
+    named = [name for name in SOURCES if given[name] is not None]
+    if len(named) > 1:
+        raise ProgramError(
+            f"gen: {named[1]} cannot act beside {named[0]}: each says all that the output must "
+            "be; leave one of them out."
+        )
+    style = given["json_style"]
+    source = named[0] if named else None
+    if style is not None and source not in ("type", "dtype", "json_schema"):
+        raise ProgramError(
+            f"gen: json_style={quote(repr(style))[1:-1]} cannot act without type, dtype or "
+            "json_schema: leave it out."
+        )
+    if source is None:
+        return None, None
+    value = given[source]
+    if source in ("type", "dtype"):
+        from lmlang.grammar.types import reader_of, spec_of  # which loads pydantic
+
+        return spec_of(value, json_style="line" if style is None else style), reader_of(value)
+    if source == "json_schema":
+        return _schema(value, "line" if style is None else style), None
+    if not isinstance(value, str):
+        raise ProgramTypeError(f"gen: {source} is a text, and this is {an(type(value).__name__)}.")
+    if source == "regex":
+        from lmlang.grammar.language import matching
+
+        spec = Regex(value)
+        matching(value)  # which refuses here what cannot be compiled
+        return spec, None
+    from lmlang.grammar.ebnf import parse_grammar
+
+    grammar = Ebnf(value)
+    parse_grammar(value)
+    return grammar, None
+
+
+def _schema(value: Any, style: Any) -> JsonSchema:
+    try:
+        return JsonSchema.of(value, style)
+    except ConstraintError as error:
+        if not isinstance(value, type):
+            raise
+        raise ProgramTypeError(
+            f"gen: json_schema={quote(value.__name__)[1:-1]} is a class: write "
+            f"type={quote(value.__name__)[1:-1]}, whose values are its instances."
+        ) from error
