@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lmlang.grammar.charset import category, contains
-from lmlang.grammar.regex import END, Assertion, Automaton
+from lmlang.grammar.nodes import END, Assertion, Automaton
 
 MAX_KEPT = 50_000
 """Nodes in all states that are kept of one automaton."""

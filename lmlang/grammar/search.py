@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from lmlang.errors import ProgramError, quote
 from lmlang.grammar.fsm import MAX_KEPT, NOTHING, OTHER, Alphabet, Letter, moved, reached
-from lmlang.grammar.regex import END, compile_regex, leading_to, refused
+from lmlang.grammar.nodes import END, leading_to
+from lmlang.grammar.regex import compile_regex, refused
 
 _NO_LOOKS = {
     "$": "$ stands before what may be a line's end; write (?m:$) or leave it out",

@@ -17,7 +17,7 @@ from lmlang.grammar.alphabet import alphabet_of
 from lmlang.grammar.charset import category
 from lmlang.grammar.fsm import ASCII_WORD, LINE_END, NOTHING, OTHER, WORD, holds
 from lmlang.grammar.machines import NEVER, Edges, Machine, too_large
-from lmlang.grammar.regex import ANYTHING, END, Automaton
+from lmlang.grammar.nodes import ANYTHING, END, Automaton
 
 MAX_THREADS = 10_000
 """Threads of one state."""
