@@ -68,10 +68,13 @@ def reader_of(tp: Any) -> Reader:
 
 def _output(tp: Any, style: Style) -> tuple[Spec, Reader]:
     try:
-        hash(tp)
-    except TypeError:
-        return _made(tp, style)
-    return _remembered(tp, style)
+        try:
+            hash(tp)
+        except TypeError:
+            return _made(tp, style)
+        return _remembered(tp, style)
+    except RecursionError:
+        raise SchemaUnsupported("the type is nested too deep: make it of fewer levels.") from None
 
 
 @lru_cache(maxsize=512)
@@ -85,12 +88,7 @@ def _made(tp: Any, style: Style) -> tuple[Spec, Reader]:
     if is_spec(tp):
         return tp, _json if isinstance(tp, JsonSchema) else str
     tp = _modern(_NAMED.get(tp, tp) if isinstance(tp, str) else tp)
-    try:
-        return _plain(tp) or _structured(tp, style)
-    except RecursionError:
-        raise SchemaUnsupported(
-            f"the type {_name(tp)} is nested too deep: make it of fewer levels."
-        ) from None
+    return _plain(tp) or _structured(tp, style)
 
 
 # ------------------------------------------------------------------------------------- JSON
@@ -232,7 +230,10 @@ def _adapter(tp: Any) -> TypeAdapter[Any]:
         SchemaUnsupported: Nothing; it says which field of the type is to blame.
     """
     try:
-        return TypeAdapter(tp)
+        adapter: TypeAdapter[Any] = TypeAdapter(tp, _parent_depth=_users_depth())
+        if not adapter.pydantic_complete:
+            adapter.rebuild(force=True, raise_errors=True)
+        return adapter
     except PydanticUndefinedAnnotation as error:
         raise ConstraintError(
             f"the type {_name(tp)} names {quote(str(error.name))}, which is not defined where it "
@@ -247,6 +248,14 @@ def _adapter(tp: Any) -> TypeAdapter[Any]:
             f"{where} is of the type {_name(blamed)}, of which no text can be generated ({why}): "
             "take a type of those that the reference lists, or a pydantic model."
         ) from None
+
+
+def _users_depth() -> int:
+    """How many frames up the program stands, whose own names annotations may use."""
+    frame, depth = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lmlang."):
+        frame, depth = frame.f_back, depth + 1
+    return depth
 
 
 def _blamed(tp: Any, where: str = "what is asked for") -> tuple[str, Any]:
