@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lmlang.errors import SchemaUnsupported, quote
+from lmlang.errors import SchemaUnsupported
 from lmlang.grammar.schema.dialect import Reader
-from lmlang.grammar.schema.document import Literal, circle
+from lmlang.grammar.schema.document import Literal, circle, where
 
 MAX_NESTING = 40
 """Schemas inside of schemas for the same value."""
@@ -46,7 +46,7 @@ class Applied:
             if height > MAX_NESTING:
                 pointer = self._reader.document.schemas[here].pointer
                 raise SchemaUnsupported(
-                    f"the schema at {quote(pointer)} applies more than {MAX_NESTING} schemas, one "
+                    f"the schema at {where(pointer)} applies more than {MAX_NESTING} schemas, one "
                     "inside of another, to the same value: write fewer.",
                     keyword="allOf",
                     pointer=pointer,

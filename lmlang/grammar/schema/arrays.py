@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lmlang.errors import GrammarTooLarge, SchemaUnsupported, quote
+from lmlang.errors import SchemaUnsupported
 from lmlang.grammar.schema.demands import (
     EVERYTHING_SEEN,
     FREE,
@@ -16,14 +16,12 @@ from lmlang.grammar.schema.demands import (
     Items,
 )
 from lmlang.grammar.schema.dialect import ARRAY, Keywords
-from lmlang.grammar.schema.document import FALSE, TRUE, Literal, Schema
+from lmlang.grammar.schema.document import FALSE, TRUE, Literal, Schema, where
 from lmlang.grammar.schema.shapes import Array, Node, Tally
 
 if TYPE_CHECKING:
     from lmlang.grammar.schema.expand import Expander
 
-MAX_TALLIES = 4
-"""Kinds of items that are counted in one array."""
 GLANCE = 8
 """Items that are looked at to see whether nothing fits."""
 
@@ -139,11 +137,6 @@ class Arrays:
                 read.rests.append((0, literal ^ 1))
             if high == 0 or (low == 0 and high is None):
                 del read.tallies[literal]
-        if len(read.tallies) > MAX_TALLIES:
-            raise GrammarTooLarge(
-                f"a JSON schema counts {len(read.tallies)} kinds of items of one array by "
-                f"contains; at most {MAX_TALLIES} are possible: use fewer."
-            )
         most = read.most
         length = max([0, *(index + 1 for index in read.items), *(start for start, _ in read.rests)])
         length = length if most is None else min(length, most)
@@ -232,7 +225,7 @@ def check_refused(demands: Demands) -> None:
         if demand[0] == "!":
             _, keyword, pointer, why = demand
             raise SchemaUnsupported(
-                f"{keyword} at {quote(pointer)} is negated (by not, oneOf or if), and {why}: write "
+                f"{keyword} at {where(pointer)} is negated (by not, oneOf or if), and {why}: write "
                 "what is allowed instead.",
                 keyword=keyword,
                 pointer=pointer,

@@ -16,6 +16,7 @@ from lmlang.grammar.schema.document import (
     Schema,
     circle,
     escaped,
+    where,
 )
 from lmlang.grammar.schema.source import Value, canonical
 
@@ -106,6 +107,10 @@ class Reader:
             found = self._read[number] = self._made(self.document.schemas[number])
         return found
 
+    def has_read(self, number: int) -> bool:
+        """Whether the keywords of a schema have been asked for."""
+        return number in self._read
+
     def _made(self, schema: Schema) -> Keywords:
         kept = Keywords()
         if not schema.number:
@@ -161,7 +166,7 @@ class _At:
 
     def wrong(self, keyword: str, inner: Value, must: str) -> GrammarSyntaxError:
         return GrammarSyntaxError(
-            f"{keyword} at {quote(self.schema.pointer)} is {quote(str(inner)[:300])}: it must be "
+            f"{keyword} at {where(self.schema.pointer)} is {quote(str(inner)[:300])}: it must be "
             f"{must}."
         )
 
@@ -356,7 +361,7 @@ def _reference(at: _At, keyword: str, inner: Value) -> None:
         )
         if inner != "#" or (anchored and at.document.has_many_resources):
             raise SchemaUnsupported(
-                f"$recursiveRef at {quote(at.schema.pointer)} depends on the way that leads "
+                f"$recursiveRef at {where(at.schema.pointer)} depends on the way that leads "
                 "there: use $dynamicRef of draft 2020-12, or $ref.",
                 keyword=keyword,
                 pointer=at.schema.pointer,

@@ -159,7 +159,7 @@ class Document:
                 return FALSE if value is False else TRUE
             if not isinstance(value, dict):
                 raise GrammarSyntaxError(
-                    f"the JSON schema at {quote(pointer)} is {_kind(value)}: a schema is an "
+                    f"the JSON schema at {where(pointer)} is {_kind(value)}: a schema is an "
                     "object, true or false."
                 )
             inner = self._by_root.get(id(value))
@@ -225,7 +225,7 @@ class Document:
         """
         if not isinstance(reference, str):
             raise GrammarSyntaxError(
-                f"{keyword} at {quote(place.pointer)} is {_kind(reference)}: it must be a text."
+                f"{keyword} at {where(place.pointer)} is {_kind(reference)}: it must be a text."
             )
         base, _, fragment = reference.partition("#")
         fragment = unquote(fragment)
@@ -236,7 +236,7 @@ class Document:
             found = resource.anchors.get(fragment)
         if found is None:
             raise SchemaUnsupported(
-                f"{keyword} {quote(reference)} at {quote(place.pointer)} leads to nothing in this "
+                f"{keyword} {quote(reference)} at {where(place.pointer)} leads to nothing in this "
                 "schema: correct it, or put what it names into $defs.",
                 keyword=keyword,
                 pointer=place.pointer,
@@ -266,7 +266,7 @@ class Document:
             known = re.sub(r"^https?://", "", uri).startswith("json-schema.org/draft")
             why = "the meta-schema itself" if known else "another document"
             raise SchemaUnsupported(
-                f"{keyword} {quote(base)} at {quote(place.pointer)} refers to {why}, and nothing "
+                f"{keyword} {quote(base)} at {where(place.pointer)} refers to {why}, and nothing "
                 "is fetched: put what it names into $defs, with its $id.",
                 keyword=keyword,
                 pointer=place.pointer,
@@ -375,10 +375,15 @@ def escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
+def where(pointer: str) -> str:
+    """A place in the schema, for messages."""
+    return quote(pointer) if pointer else "the root"
+
+
 def circle(pointer: str) -> SchemaUnsupported:
     """The error for a schema that applies itself to the same value."""
     return SchemaUnsupported(
-        f"the schema at {quote(pointer)} refers to itself for the same value, so it says nothing: "
+        f"the schema at {where(pointer)} refers to itself for the same value, so it says nothing: "
         "put a property or an item between.",
         keyword="$ref",
         pointer=pointer,

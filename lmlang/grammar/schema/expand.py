@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from lmlang.errors import ConstraintError, GrammarTooLarge, SchemaUnsupported, quote
+from lmlang.errors import ConstraintError, SchemaUnsupported
 from lmlang.grammar.budget import spend
 from lmlang.grammar.language import NOTHING, Language
 from lmlang.grammar.schema.applied import Applied
 from lmlang.grammar.schema.arrays import Arrays, check_refused
 from lmlang.grammar.schema.demands import FREE, Case, Demands, seen_by_both, simplified
 from lmlang.grammar.schema.dialect import ALL_TYPES, ARRAY, OBJECT, Reader, Term
-from lmlang.grammar.schema.document import FALSE, TRUE, Document, Literal, Schema
+from lmlang.grammar.schema.document import FALSE, TRUE, Document, Literal, Schema, where
 from lmlang.grammar.schema.objects import Objects, having, without
 from lmlang.grammar.schema.scalars import (
     FALSE_WORD,
@@ -34,10 +34,8 @@ from lmlang.grammar.schema.scalars import (
 )
 from lmlang.grammar.schema.shapes import Node, Number, Shape, String, Word
 
-MAX_CASES = 64
+MAX_CASES = 256
 """Cases of one node for one type."""
-MAX_STEPS = 256
-"""Cases on the way there."""
 MAX_GLANCES = 3
 """Values inside of values that are looked at to see whether nothing fits."""
 
@@ -177,17 +175,15 @@ class Expander:
 
     def _demands(self, typed: Typed, literals: frozenset[Literal]) -> list[Demands]:
         cases = self._all_of(typed, literals)
-        schema = self.document.schemas[min(literals) >> 1 if literals else 0]
-        if len(cases) > MAX_CASES:
-            raise _too_many(MAX_CASES, "", schema)
         for case in cases:
             check_refused(case.demands)
         return [case.demands for case in cases]
 
     def _all_of(self, typed: Typed, literals: frozenset[Literal]) -> list[Case]:
+        schema = self.document.schemas[min(literals, default=0) >> 1]
         found = [FREE]
         for cases in sorted((self._of(typed, literal, 0) for literal in literals), key=len):
-            found = self.product(typed, found, cases, "allOf", self.document.schemas[0])
+            found = self.product(typed, found, cases, "allOf", schema)
         return found
 
     def _of(self, typed: Typed, literal: Literal, mode: int) -> list[Case]:
@@ -343,10 +339,12 @@ class Expander:
         return found
 
     def _limited(self, cases: Iterable[Case], keyword: str, schema: Schema) -> list[Case]:
-        found = simplified(cases)
-        spend(len(found) ** 2 // 4)
-        if len(found) > MAX_STEPS:
-            raise _too_many(MAX_STEPS, keyword, schema)
+        found = list(dict.fromkeys(cases))
+        if len(found) <= 4 * MAX_CASES:
+            spend(len(found) ** 2 // 4)
+            found = simplified(found)
+        if len(found) > MAX_CASES:
+            raise _too_many(keyword, schema)
         return found
 
 
@@ -359,11 +357,11 @@ class _UnderWay(Exception):
     """What is asked for is being worked out: it cannot be seen at a glance."""
 
 
-def _too_many(limit: int, keyword: str, schema: Schema) -> GrammarTooLarge | SchemaUnsupported:
-    what = f"{keyword} at {quote(schema.pointer)}" if keyword else f"the schema {schema.pointer!r}"
+def _too_many(keyword: str, schema: Schema) -> SchemaUnsupported:
     return SchemaUnsupported(
-        f"{what} comes to more than {limit} cases that an object or array may be: tell the "
-        "branches apart by the type or by a const property that each of them requires.",
+        f"{keyword} at {where(schema.pointer)} comes to more than {MAX_CASES} cases that an object "
+        "or array may be: tell the branches apart by the type or by a const property that each of "
+        "them requires.",
         keyword=keyword,
         pointer=schema.pointer,
     )

@@ -76,12 +76,17 @@ class Objects:
     def failing(self, schema: Schema, keywords: Keywords) -> list[Case]:
         """What an object comes to that fails one of them."""
         patterns = self._patterns(schema, keywords)
-        found: list[Demands] = [
-            frozenset({("+", key), ("=", key, literal ^ 1)})
-            for key, literal in keywords.properties.items()
-            if literal
+        found: list[Demands] = []
+        for key, literal in keywords.properties.items():
+            if literal:  # where it is required too, that it lacks or has a wrong value is one case
+                failing = {("=", key, literal ^ 1)}
+                needed = () if key in keywords.required else (("+", key),)
+                found.append(frozenset(failing.union(needed)))
+        found += [
+            frozenset({("=", key, FALSE)})
+            for key in keywords.required
+            if not keywords.properties.get(key)
         ]
-        found += [frozenset({("=", key, FALSE)}) for key in keywords.required]
         found += [frozenset({("?", keys, literal ^ 1)}) for keys, literal in patterns if literal]
         if keywords.additional:
             others = self._declared(keywords, patterns).rest()

@@ -13,7 +13,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Generic, TypeAlias, TypeVar
 
-from lmlang.errors import GrammarSyntaxError, GrammarTooLarge, SchemaUnsupported, quote
+from lmlang.errors import GrammarSyntaxError, GrammarTooLarge, SchemaUnsupported
 from lmlang.grammar.formats import format_language
 from lmlang.grammar.language import ANY, NOTHING, Language, of_length, of_texts, searching
 from lmlang.grammar.schema.dialect import (
@@ -25,7 +25,7 @@ from lmlang.grammar.schema.dialect import (
     Reader,
     Term,
 )
-from lmlang.grammar.schema.document import FALSE, TRUE, Literal, Schema
+from lmlang.grammar.schema.document import FALSE, TRUE, Literal, Schema, where
 from lmlang.grammar.schema.numbers import ALL, INTEGERS, Numbers
 
 T = TypeVar("T")
@@ -229,7 +229,7 @@ def pattern_language(pattern: str, keyword: str, pointer: str) -> Language:
         return searching(pattern)
     except (GrammarSyntaxError, GrammarTooLarge) as error:
         raise SchemaUnsupported(
-            f"{keyword} at {quote(pointer)}: {error}", keyword=keyword, pointer=pointer
+            f"{keyword} at {where(pointer)}: {error}", keyword=keyword, pointer=pointer
         ) from None
 
 

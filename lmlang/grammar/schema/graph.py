@@ -1,0 +1,245 @@
+"""From a JSON schema to the graph of its nodes, with every decision taken."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+
+from lmlang.errors import GrammarTooLarge, SchemaUnsupported, Unsatisfiable
+from lmlang.grammar.budget import OutOfTime, spend
+from lmlang.grammar.schema.document import FALSE, TRUE, Document, Literal, where
+from lmlang.grammar.schema.expand import Expander
+from lmlang.grammar.schema.explain import told, why_empty
+from lmlang.grammar.schema.frames import goals, shortest_of
+from lmlang.grammar.schema.rules import check_unique
+from lmlang.grammar.schema.shapes import Array, Node, Object, Shape
+from lmlang.grammar.schema.source import read
+from lmlang.grammar.spec import JsonSchema, Style
+
+MAX_NODES = 20_000
+"""Nodes of one schema."""
+
+
+class SchemaGraph:
+    """The nodes of one schema (see `shapes.Graph`). Immutable once it is made.
+
+    Args:
+        text: The schema.
+        style: White space of the output.
+
+    Attributes:
+        root: The node of the whole output.
+        document: The schema as it was read.
+    """
+
+    def __init__(self, text: str, style: Style) -> None:
+        self.document = Document(read(text))
+        self._style = style
+        self._expander = Expander(self.document)
+        self._literals: list[frozenset[Literal]] = []
+        self._nodes: dict[frozenset[Literal], Node] = {}
+        self._shapes: list[tuple[Shape, ...]] = []
+        self._shortest: list[bytes | None] = []
+        self._both: dict[tuple[Node, Node], Node] = {}
+        self._complete = False
+        self.root = self._node(frozenset({self.document.root}))
+        self._expand()
+        self._find_shortest()
+        self._check_satisfiable()
+        while self._prune():
+            self._find_shortest()
+            self._check_satisfiable()
+        self._complete = True
+
+    def __len__(self) -> int:
+        return len(self._literals)
+
+    def shapes(self, node: Node) -> tuple[Shape, ...]:
+        """What a node comes to; none where it is empty."""
+        return self._shapes[node]
+
+    def both(self, one: Node, other: Node) -> Node:
+        """The node of what is of both."""
+        key = (one, other) if one < other else (other, one)
+        found = self._both.get(key)
+        if found is None:
+            found = self._both[key] = self._node(self._literals[one] | self._literals[other])
+        return found
+
+    def shortest(self, node: Node) -> bytes | None:
+        """The shortest JSON text of a node in the style of the spec; None where it is empty."""
+        return self._shortest[node]
+
+    def pointer(self, node: Node) -> str:
+        """Where in the schema it comes from."""
+        literals = self._literals[node]
+        return self.document.schemas[min(literals) >> 1].pointer if literals else ""
+
+    def pointers(self, node: Node) -> list[str]:
+        """All places in the schema that it comes from, what is negated behind "not"."""
+        schemas = self.document.schemas
+        return [
+            ("not " if literal & 1 else "") + where(schemas[literal >> 1].pointer)
+            for literal in sorted(self._literals[node])
+        ]
+
+    def ignored(self) -> list[tuple[str, str]]:
+        """Keywords of other drafts in schemas that were read, and where: they say nothing."""
+        reader, found = self._expander.reader, []
+        for schema in self.document.schemas[1:]:
+            if reader.has_read(schema.number):
+                keywords = reader.keywords(schema.number).ignored
+                found += [(keyword, schema.pointer) for keyword in keywords]
+        return found
+
+    def _node(self, literals: frozenset[Literal]) -> Node:
+        literals -= {TRUE}
+        if len(literals) > 1 and (
+            FALSE in literals or any(literal ^ 1 in literals for literal in literals)
+        ):
+            literals = frozenset({FALSE})
+        found = self._nodes.get(literals)
+        if found is None:
+            assert not self._complete, f"literals {sorted(literals)} were not foreseen to meet"
+            if len(self._literals) >= MAX_NODES:
+                raise GrammarTooLarge(
+                    f"the JSON schema comes to more than {MAX_NODES:,} combinations of its parts: "
+                    "use fewer, or tell the branches of anyOf and oneOf apart."
+                )
+            found = self._nodes[literals] = len(self._literals)
+            self._literals.append(literals)
+        return found
+
+    def _expand(self) -> None:
+        """Expand all nodes that can be reached, those behind pairs of nodes too."""
+        while len(self._shapes) < len(self._literals):
+            node = len(self._shapes)
+            with self._located(node):
+                found = self._expander.shapes(self._literals[node], self._node)
+                self._shapes.append(tuple(found))
+                for shape in found:
+                    goals(shape, self)
+
+    def _find_shortest(self) -> None:
+        """The shortest text of each node: the least fixpoint of what their shapes say."""
+        count = len(self._literals)
+        self._shortest = [None] * count
+        users: list[dict[Node, None]] = [{} for _ in range(count)]
+        todo = deque(range(count - 1, -1, -1))
+        waiting = [True] * count
+        asked: set[Node] = set()
+
+        def of(node: Node) -> bytes | None:
+            asked.add(node)
+            return self._shortest[node]
+
+        while todo:
+            node = todo.popleft()
+            waiting[node] = False
+            asked.clear()
+            best = self._shortest[node]
+            with self._located(node):
+                for shape in self._shapes[node]:
+                    spend(20)
+                    found = shortest_of(shape, of, self._style, self)
+                    if found is not None and (best is None or len(found) < len(best)):
+                        best = found
+            for other in asked:
+                users[other][node] = None
+            if best is not self._shortest[node]:
+                self._shortest[node] = best
+                for user in users[node]:
+                    if not waiting[user]:
+                        waiting[user] = True
+                        todo.append(user)
+
+    def _check_satisfiable(self) -> None:
+        if self._shortest[self.root] is None:
+            raise Unsatisfiable(f"no JSON value fits this schema: {why_empty(self)}.")
+
+    def _prune(self) -> bool:
+        """Take out of the shapes what nothing fits.
+
+        Returns:
+            Whether texts have to be looked for again.
+        """
+        for node, shapes in enumerate(self._shapes):
+            self._shapes[node] = tuple(
+                self._pruned(shape)
+                for shape in shapes
+                if shortest_of(shape, self._shortest.__getitem__, self._style, self) is not None
+            )
+        again = False
+        for node, shapes in enumerate(self._shapes):
+            if any(isinstance(shape, Array) and shape.unique for shape in shapes):
+                with self._located(node):
+                    kept = tuple(shape for shape in shapes if self._can_be_filled(shape))
+                if len(kept) < len(shapes):
+                    self._shapes[node] = kept
+                    again = True
+        return again
+
+    def _can_be_filled(self, shape: Shape) -> bool:
+        if not isinstance(shape, Array) or not shape.unique:
+            return True
+        return check_unique(shape, self, self._style)
+
+    def _pruned(self, shape: Shape) -> Shape:
+        if isinstance(shape, Object):
+            names = tuple(name for name in shape.names if self._fits(name.node))
+            others = tuple(others for others in shape.others if self._fits(others.node))
+            return Object(names, others, shape.least, shape.most, shape.some)
+        if isinstance(shape, Array):
+            prefix, rest, most = shape.prefix, shape.rest, shape.most
+            for index, node in enumerate(prefix):
+                if not self._fits(node):
+                    prefix, rest, most = prefix[:index], None, index
+                    break
+            if rest is not None and not self._fits(rest):
+                rest, most = None, len(prefix) if most is None else min(most, len(prefix))
+            tallies = tuple(
+                tally for tally in shape.tallies if tally.least or self._fits(tally.inside)
+            )
+            return Array(prefix, rest, shape.least, most, tallies, shape.unique)
+        return shape
+
+    def _fits(self, node: Node) -> bool:
+        """Whether a node is not empty."""
+        return self._shortest[node] is not None
+
+    @contextlib.contextmanager
+    def _located(self, node: Node) -> Iterator[None]:
+        """Errors that do not know where they belong are told the place of a node."""
+        try:
+            yield
+        except SchemaUnsupported as error:
+            error.pointer = error.pointer or self.pointer(node)
+            raise
+        except OutOfTime:
+            raise
+        except GrammarTooLarge as error:
+            raise GrammarTooLarge(f"{where(self.pointer(node))}: {error}") from None
+
+
+def compile_schema(spec: JsonSchema) -> SchemaGraph:
+    """The graph of a schema.
+
+    Raises:
+        GrammarSyntaxError: It is no JSON Schema.
+        SchemaUnsupported: A part of it cannot be honoured exactly; with keyword and pointer.
+        GrammarTooLarge: It comes to more than is allowed.
+        Unsatisfiable: No JSON value fits it.
+    """
+    return SchemaGraph(spec.text, spec.style)
+
+
+def explain(graph: SchemaGraph) -> str:
+    """What each part of a schema comes to, one node a line, with its places in the schema."""
+    lines = [
+        f"{node:>4}  {told(graph, node)}    <- {' and '.join(graph.pointers(node)) or 'anything'}"
+        for node in range(len(graph))
+    ]
+    for keyword, pointer in graph.ignored():
+        lines.append(f"      {keyword} at {where(pointer)} is of another draft and says nothing")
+    return "\n".join(lines)
