@@ -62,26 +62,21 @@ class Closings:
         Raises:
             GrammarDeadEnd: The vocabulary cannot spell any completion that was found.
         """
-        closing = self._closing(state)
+        closing = self._search(state)
         if closing.tokens is None:
             raise self._dead_end(closing.stuck)
         return closing.tokens
 
-    def fewest(self, state: State) -> Tokens:
-        """The same after others have been tried, to find one with fewer tokens."""
-        self._search(state, 0)
-        return self.tokens(state)
-
     def fits(self, state: State, budget: int) -> bool:
-        """Whether an output in a state can be completed with so many tokens."""
+        """Whether `tokens` of a state are at most so many; mostly told without looking for them."""
         closing: _Closing | None = state.closing
         if closing is None:
             data = self._automaton.completion(state)
             if len(data) <= budget and not data.translate(None, self._single):
                 return True
             closing = self._closing(state)
-        if closing.tokens is not None and len(closing.tokens) > budget > 0:
-            closing = self._search(state, budget)
+        if closing.tokens is not None and len(closing.tokens) > budget:
+            closing = self._search(state)
         return closing.tokens is not None and len(closing.tokens) <= budget
 
     def _closing(self, state: State) -> _Closing:
@@ -91,19 +86,19 @@ class Closings:
         data = self._automaton.completion(state)
         tokens, reached = self._spelled(data)
         state.closing = found = _Closing(tokens, False, data[reached : reached + 4])
-        return found if tokens is not None else self._search(state, NONE)
+        return found if tokens is not None else self._search(state)
 
-    def _search(self, state: State, goal: int) -> _Closing:
-        """Look for a completion of at most ``goal`` tokens, else for the best one."""
+    def _search(self, state: State) -> _Closing:
+        """Look for the best completion; always the same, whoever asked for what before."""
         closing = self._closing(state) if state.closing is None else state.closing
         assert isinstance(closing, _Closing)
-        if closing.searched or (closing.tokens is not None and len(closing.tokens) <= max(1, goal)):
+        if closing.searched or (closing.tokens is not None and len(closing.tokens) <= 1):
             return closing
         best, tries = closing.tokens, TRIES if closing.tokens is not None else TRIES_TO_SPELL
         data = self._automaton.completion(state)
         reached = self._spelled(data)[1]
         open_ = [(len(best) if best is not None else NONE, len(data), data, 0, reached)]
-        while open_ and tries > 0 and not (best is not None and len(best) <= max(1, goal)):
+        while open_ and tries > 0 and not (best is not None and len(best) <= 1):
             _, _, data, first, reached = heapq.heappop(open_)
             here = self._automaton.run(state, data[:first])
             for at in range(first, min(len(data), reached + 1)):

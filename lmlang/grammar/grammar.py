@@ -78,7 +78,7 @@ class Grammar:
 
     @cached_property
     def _shortest(self) -> int:
-        return len(self.closings.fewest(self.automaton.start))
+        return len(self.closings.tokens(self.automaton.start))
 
     def min_tokens(self) -> int:
         """Tokens of a shortest output, or of the shortest that was found.
