@@ -45,6 +45,7 @@ class Alphabet:
         self.all = (1 << count) - 1
         """The set of all classes."""
         self._within: dict[tuple[int, int], int] = {}
+        self._letters: dict[tuple[int, int], tuple[int, ...]] = {}
         self._choices: dict[int, str] = {}
         best = [-1] * count
         for code in _ASCII:
@@ -64,13 +65,20 @@ class Alphabet:
         """The classes of which some character lies between two code points, both included."""
         found = self._within.get((first, last))
         if found is None:
+            found = 0
+            for number in self.letters(first, last):
+                found |= 1 << number
+            self._within[first, last] = found
+        return found
+
+    def letters(self, first: int, last: int) -> tuple[int, ...]:
+        """The same as numbers."""
+        found = self._letters.get((first, last))
+        if found is None:
             start = bisect_right(self._firsts, first) - 1
             end = bisect_right(self._firsts, last)
-            found = 0
-            for number in set(self._classes[start:end]):
-                if number >= 0:
-                    found |= 1 << number
-            self._within[first, last] = found
+            found = tuple(set(self._classes[start:end]) - {-1})
+            self._letters[first, last] = found
         return found
 
     def first(self, some: int, first: int, last: int) -> int:
@@ -143,6 +151,20 @@ def alphabet_of(sets: Sequence[Ranges]) -> tuple[Alphabet, list[int]]:
         for index in bits(inside):
             masks[index] |= 1 << number
     return Alphabet(firsts, classes, len(numbers)), masks
+
+
+def alphabet_of_characters(characters: Sequence[str]) -> tuple[Alphabet, list[int]]:
+    """The alphabet that tells some characters apart, in ascending order, and each as its class."""
+    starts = {0: 0, SURROGATES[0]: -1, SURROGATES[1] + 1: 0}
+    for number, character in enumerate(characters, 1):
+        starts[ord(character)] = number
+        if ord(character) < LAST:
+            starts.setdefault(ord(character) + 1, 0)
+            if ord(character) + 1 == SURROGATES[0]:
+                starts[SURROGATES[0]] = -1
+    firsts = sorted(starts)
+    alphabet = Alphabet(firsts, [starts[first] for first in firsts], len(characters) + 1)
+    return alphabet, [1 << number for number in range(1, len(characters) + 1)]
 
 
 def product_of(alphabets: Sequence[Alphabet]) -> tuple[Alphabet, list[list[int]]]:

@@ -18,7 +18,7 @@ from threading import Lock
 from typing import Any, TypeAlias
 
 from lmlang.errors import GrammarTooLarge
-from lmlang.grammar.alphabet import Alphabet, alphabet_of, bits, product_of
+from lmlang.grammar.alphabet import Alphabet, alphabet_of, alphabet_of_characters, bits, product_of
 from lmlang.grammar.charset import EVERYTHING
 
 MAX_STATES = 100_000
@@ -116,6 +116,10 @@ class Machine:
         if self.sure:
             return edges
         return tuple(edge for edge in edges if self.distance(edge[1]) < NEVER)
+
+    def alike(self, state: int, length: int) -> int:
+        """A state in which short texts do the same, up to a length: this one, or one for many."""
+        return state
 
     def completion(self, state: int) -> str:
         """The fewest characters that lead to acceptance."""
@@ -243,6 +247,13 @@ class Lengths(Machine):
             return ()
         return ((self.alphabet.all, self._number(key)),)
 
+    def alike(self, state: int, length: int) -> int:
+        """The first state that is as far from both ends."""
+        read = self._keys[state]
+        if self._most is not None and read + length > self._most:
+            return state
+        return self._number(self._least) if read >= self._least else state
+
     def _accepts(self, key: int) -> bool:
         return key >= self._least
 
@@ -258,7 +269,7 @@ class Texts(Machine):
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = sorted(texts)
         characters = sorted({character for text in self._texts for character in text})
-        alphabet, masks = alphabet_of([((ord(c), ord(c)),) for c in characters])
+        alphabet, masks = alphabet_of_characters(characters)
         super().__init__(alphabet, f"{len(self._texts):,} texts")
         self._masks = dict(zip(characters, masks, strict=True))
         if self._texts:
@@ -308,10 +319,11 @@ class Product(Machine):
     def _lift(self, index: int, some: int) -> int:
         found = self._lifts[index].get(some)
         if found is None:
-            found = 0
-            for letter in bits(some):
-                found |= self._lifted[index][letter]
-            self._lifts[index][some] = found
+            every, lifted = self._machines[index].alphabet.all, self._lifted[index]
+            found, few = 0, some if some.bit_count() * 2 <= every.bit_count() else every ^ some
+            for letter in bits(few):
+                found |= lifted[letter]
+            found = self._lifts[index][some] = found if few == some else found ^ self.alphabet.all
         return found
 
     def _made(self, key: tuple[int, ...]) -> Edges:

@@ -11,6 +11,7 @@ or, where every way to end it leads to one state, to that one: so most of them a
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from enum import Enum
 from threading import Lock
 from typing import Any, TypeAlias
@@ -18,11 +19,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lmlang.errors import Unsatisfiable
+from lmlang.grammar.alphabet import bits
 from lmlang.grammar.automaton import DEAD, LEAVE
 from lmlang.grammar.charset import LAST
 from lmlang.grammar.language import Language
-from lmlang.grammar.machines import NEVER, Edges
+from lmlang.grammar.machines import GONE, NEVER, Edges
 
+MANY = 16
+"""Edges of a state from which on they are looked up by letter."""
 MAX_ROWS = 16_384
 """Rows that are kept of one table; a row is a kilobyte."""
 
@@ -72,6 +76,7 @@ class TextTable:
         self._keys: list[Key] = []
         self._numbers: dict[Key, int] = {}
         self._living: dict[int, Edges] = {}
+        self._by_letter: dict[int, dict[int, int]] = {}
         self._lock = Lock()
         self._slots = np.full(1024, -1, np.int32)
         self._store = np.empty((64, 256), np.int32)
@@ -80,6 +85,7 @@ class TextTable:
         for byte in range(128):
             if not (self._json and byte in _ESCAPES):
                 self._ascii.setdefault(self._alphabet.letter(byte), []).append(byte)
+        self._ascii_classes = sum(1 << letter for letter in self._ascii)
         self._bytes: dict[int, Any] = {}
         self._leads = self._grouped_leads()
         if machine.distance(machine.start) >= NEVER:
@@ -126,6 +132,15 @@ class TextTable:
             return self._spelled(self._machine.completion(key[0]))
         first, target = self._character_end(key)
         return first + self._spelled(self._machine.completion(target))
+
+    def alike(self, state: int, length: int) -> int:
+        """A state where runs of at most ``length`` bytes do the same; this one, or one for many."""
+        key = self._keys[state]
+        if len(key) > 1:
+            return state
+        alike = self._machine.alike(key[0], length)
+        with self._lock:
+            return self._number((alike,))
 
     # States and rows -----------------------------------------------------------------------------
 
@@ -191,22 +206,46 @@ class TextTable:
             found = self._living[source] = self._machine.alive(source)
         return found
 
+    def _way(self, source: int, ranges: Iterable[tuple[int, int]]) -> int | None:
+        """The source behind a part of a character that may become any in some ranges.
+
+        Returns:
+            ~state where all of them lead to one state, None where they lead nowhere, else the same.
+        """
+        edges, targets = self._alive(source), set[int]()
+        if len(edges) <= MANY:
+            for first, last in ranges:
+                some = self._alphabet.within(first, last)
+                for other, target in edges:
+                    if some & other:
+                        targets.add(target)
+                        some &= ~other
+                if some:
+                    targets.add(GONE)
+        else:
+            by_letter = self._by_letter.get(source)
+            if by_letter is None:
+                by_letter = {letter: to for some, to in edges for letter in bits(some)}
+                self._by_letter[source] = by_letter
+            for first, last in ranges:
+                for letter in self._alphabet.letters(first, last):
+                    targets.add(by_letter.get(letter, GONE))
+                    if len(targets) > 1:
+                        return source
+        if targets <= {GONE}:
+            return None
+        return ~targets.pop() if len(targets) == 1 else source
+
     def _fill_between(self, row: Any, state: int) -> None:
-        edges, living = self._alive(state), 0
+        edges = self._alive(state)
         for some, target in edges:
-            living |= some
-            inside = self._bytes.get(some)
-            if inside is None:
-                inside = [
-                    b for n, them in self._ascii.items() if n >= 0 and some >> n & 1 for b in them
-                ]
-                inside = self._bytes[some] = np.array(inside, np.int64)
+            inside = self._bytes_of(some)
             if len(inside):
                 row[inside] = self._number((target,))
-        for (some, first, last, missing), leads in self._leads:
-            if not some & living:
+        for (_, first, last, missing), leads in self._leads:
+            source = self._way(state, [leads[0][1:]])
+            if source is None:
                 continue
-            source = _joined(state, edges, some)
             if source < 0:
                 row[[lead for lead, _, _ in leads]] = self._number(
                     ("to", source, first, last, missing)
@@ -217,26 +256,28 @@ class TextTable:
         if self._json:
             if self._machine.accepting(state):
                 row[ord('"')] = LEAVE
-            escapes = self._alphabet.all if self._free else self._escapable()
-            if living & escapes:
-                source = _joined(state, edges, escapes)
+            escaped = [(0, LAST)] if self._free else [(code, code) for code in _ESCAPES]
+            source = self._way(state, escaped)
+            if source is not None:
                 row[ord("\\")] = self._number(("escape", source, b""))
 
-    def _escapable(self) -> int:
-        found = 0
-        for code in _ESCAPES:
-            found |= 1 << self._alphabet.letter(code)
+    def _bytes_of(self, some: int) -> Any:
+        """The bytes that are characters of some classes."""
+        some &= self._ascii_classes
+        found = self._bytes.get(some)
+        if found is None:
+            inside = [byte for letter in bits(some) for byte in self._ascii[letter]]
+            found = self._bytes[some] = np.array(inside, np.int64)
         return found
 
     def _fill_inside(self, row: Any, source: int, first: int, last: int, missing: int) -> None:
-        edges, size = self._alive(source), 1 << 6 * (missing - 1)
+        size = 1 << 6 * (missing - 1)
         start = first - first % (size << 6)
         for index in range((first - start) // size, (last - start) // size + 1):
             low = max(first, start + index * size)
             high = min(last, start + (index + 1) * size - 1)
-            some = self._alphabet.within(low, high)
-            inner = _joined(source, edges, some)
-            if not any(some & other for other, _ in edges):
+            inner = self._way(source, [(low, high)])
+            if inner is None:
                 continue
             if missing == 1:
                 row[0x80 + index] = self._number((~inner,))
@@ -246,30 +287,21 @@ class TextTable:
                 row[0x80 + index] = self._number(("in", source, low, high, missing - 1))
 
     def _fill_escape(self, row: Any, source: int, written: bytes) -> None:
-        edges = self._alive(source)
         for code, text in (_FREE_ESCAPES if self._free else _ESCAPES).items():
-            if not text.startswith(written):
-                continue
-            letter = 1 << self._alphabet.letter(code)
-            for some, target in edges:
-                if some & letter:
-                    rest = text[len(written) :]
-                    onward = ("escape", source, written + rest[:1]) if rest[1:] else (target,)
-                    row[rest[0]] = self._number(onward)
+            way = self._way(source, [(code, code)]) if text.startswith(written) else None
+            if way is not None:
+                rest = text[len(written) :]
+                onward = ("escape", source, written + rest[:1]) if rest[1:] else (~way,)
+                row[rest[0]] = self._number(onward)
         if self._free:
             row[ord("u")] = self._number(("hex", source, 0, 4, NO_HALF))
 
     def _fill_hex(self, row: Any, source: int, value: int, missing: int, high: int) -> None:
-        edges = self._alive(source)
         for digit in _HEX:
             wider = value << 4 | int(chr(digit), 16)
-            ranges = _characters(wider, missing - 1, high)
-            some = 0
-            for first, last in ranges:
-                some |= self._alphabet.within(first, last)
-            if not any(some & other for other, _ in edges):
+            inner = self._way(source, _characters(wider, missing - 1, high))
+            if inner is None:
                 continue
-            inner = _joined(source, edges, some)
             onward: Key
             if missing > 1:
                 onward = _shared(inner, wider, missing - 1, high)
@@ -354,14 +386,6 @@ class TextTable:
             shape = (self._alphabet.within(first, last), next_first, next_last, missing)
             groups.setdefault(shape, []).append((lead, first, last))
         return list(groups.items())
-
-
-def _joined(source: int, edges: Edges, some: int) -> int:
-    """The source of a state in which some characters are possible: that where all of them lead."""
-    for other, target in edges:
-        if not some & ~other:
-            return ~target
-    return source
 
 
 def _characters(value: int, missing: int, high: int) -> list[tuple[int, int]]:
