@@ -6,6 +6,8 @@ choice("a", "b")   either(regex("a"), choice("b"))
 
 from __future__ import annotations
 
+from typing import Any
+
 from lmlang.errors import ConstraintError
 from lmlang.frontend.literals import Scanner, integer_text, quoted
 from lmlang.grammar.spec import Choice, Ebnf, Either, JsonSchema, Regex, Spec
@@ -52,11 +54,10 @@ def _read_plain(scanner: Scanner) -> Spec:
         scanner.refuse(f"a constraint ({', '.join(_WORDS)}; either around several)", start)
     scanner.take("(")
     texts: list[str] = [scanner.string()]
-    style: str | int = "line"
+    style: Any = "line"
     while scanner.taken(","):
         if word == "json_schema":
-            number = None if scanner.sees('"') else scanner.number("a style of JSON")
-            style = scanner.string() if number is None else int(number)
+            style = scanner.string() if scanner.sees('"') else scanner.number("a style of JSON")
         else:
             texts.append(scanner.string())
     scanner.take(")")
@@ -66,7 +67,7 @@ def _read_plain(scanner: Scanner) -> Spec:
         scanner.refuse(f"a constraint that can be ({error})", start)
 
 
-def _made(word: str, texts: list[str], style: str | int) -> Spec:
+def _made(word: str, texts: list[str], style: Any) -> Spec:
     if word == "choice":
         return Choice(tuple(texts))
     if word == "json_schema":

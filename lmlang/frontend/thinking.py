@@ -3,8 +3,8 @@ r"""Hidden reasoning before an output: two generations that are read as one, wit
     prompt <think> …up to N tokens… </think> output      what the model reads
     prompt                                   output      what text() shows
 
-The markers are the model's own control tokens where it has some, else plain text that is spelled
-as these are. Tokens without a text hide them all, and so keep them for what follows.
+The markers are the model's own tokens where it has some, else plain text that is spelled as these
+are. Tokens without a text hide them all, and so keep them for what follows.
 """
 
 from __future__ import annotations
@@ -124,7 +124,10 @@ def _markers(backend: Backend) -> _Markers:
     info = backend.info()
     if info.thinking is not None:
         begin, end = info.thinking
-        return _Markers(Tokens((begin,), ""), Tokens((end,), ""), stop_token_ids=(end,))
+        line, lines = (_as_tokens(backend, Text(text)).ids for text in ("\n", "\n\n"))
+        return _Markers(
+            Tokens((begin, *line), ""), Tokens((end, *lines), ""), stop_token_ids=(end,)
+        )
     if not info.has_tokens:
         raise BackendError(
             f"think: the backend {quote(info.model)} has no token ids, without which nothing in a "

@@ -53,6 +53,7 @@ def spec_of(tp: Any, *, json_style: Style = "line") -> Spec:
         SchemaUnsupported: A part of the type cannot be generated.
         ConstraintError: It is no type.
     """
+    JsonSchema("true", json_style)  # which knows all styles, also where no JSON is written
     return _output(tp, json_style)[0]
 
 

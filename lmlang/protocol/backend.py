@@ -23,7 +23,7 @@ class BackendInfo:
         can_score: Whether `Backend.score` gives exact log-probabilities.
         has_tokens: Whether `Backend.encode` gives token ids.
         has_vision: Whether prompts may hold an `Image`.
-        thinking: The control tokens that begin and end the model's reasoning; None: it has none.
+        thinking: The tokens that begin and end the model's reasoning; None: it has none.
     """
 
     model: str

@@ -299,8 +299,13 @@ class Runtime:
         return self._opened.tokenizer.decode(ids)
 
     def info(self) -> BackendInfo:
-        """The model's name and context length."""
-        return BackendInfo(self._opened.name, self._opened.model.shape.max_positions)
+        """The model's name, its context length, and what marks its reasoning."""
+        marks = (self.tokenizer.whole("<think>"), self.tokenizer.whole("</think>"))
+        return BackendInfo(
+            self._opened.name,
+            self._opened.model.shape.max_positions,
+            thinking=None if None in marks else marks,  # type: ignore[arg-type]
+        )
 
     def flush_cache(self) -> None:
         """Forget all cached prefixes that no running request reads."""

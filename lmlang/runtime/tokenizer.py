@@ -216,6 +216,12 @@ class Tokenizer:
             parts.append(text[at:])
         return parts
 
+    def whole(self, text: str) -> int | None:
+        """The token, of control or not, that is this text; None where it takes several."""
+        parts = self.split_control(text)
+        ids = self.encode(text) if isinstance(parts[0], str) else parts
+        return ids[0] if len(ids) == 1 and isinstance(ids[0], int) else None
+
 
 def _any_of(spellings: Iterable[str]) -> re.Pattern[str]:
     """Matches each of these, the longer of two."""
