@@ -35,6 +35,7 @@ OPTIONAL = {
     "lmlang.grammar.types": {"pydantic", "typing_extensions"},
     "lmlang.grammar.tables": {"numpy"},
     "lmlang.grammar.ebnf_table": {"numpy"},
+    "lmlang.grammar.contents": {"numpy"},
     "lmlang.grammar.masks": {"numpy"},
     "lmlang.grammar.token_trie": {"numpy"},
     "lmlang.grammar.vocabulary": {"numpy"},

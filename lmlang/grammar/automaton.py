@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 DEAD, LEAVE = -1, -2
 """In a row of a table: the byte is not possible; the byte ends this content."""
 
-MAX_KEPT = 200_000
+MAX_KEPT = 50_000
 """States of one automaton that are kept for the next sequences."""
 
 Key: TypeAlias = Hashable
@@ -46,6 +46,12 @@ class Table(Protocol):
 
     def completion(self, state: int) -> bytes:
         """The fewest bytes that lead to where it may end, without those that leave it."""
+
+    def alike(self, state: int, length: int) -> int:
+        """A state, perhaps this one, where runs of at most ``length`` bytes do the same.
+
+        As many states as possible give the same one: what is made of it serves all of them.
+        """
 
 
 Content: TypeAlias = tuple[Table, int]
@@ -170,7 +176,7 @@ class Automaton:
             if len(self._states) >= MAX_KEPT:
                 for state in list(self._states.values()):
                     state.ways.clear()
-                    state.masks = None
+                    state.masks = state.closing = None
                 self._states.clear()
             found = self._states.setdefault(key, State(key, self.rules.accepting(key)))
         return found

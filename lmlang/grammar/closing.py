@@ -19,10 +19,10 @@ from lmlang.grammar.vocabulary import Vocabulary
 
 Tokens: TypeAlias = tuple[int, ...]
 
-TRIES = 256
-"""Completions that are looked at for one with fewer tokens."""
-TRIES_TO_SPELL = 4_096
-"""Completions that are looked at where the vocabulary lacks bytes."""
+MAX_TRIED = 4_096
+"""Bytes of the completions that are looked at for one with fewer tokens: some milliseconds."""
+MAX_TRIED_TO_SPELL = 1 << 18
+"""The same where the vocabulary lacks bytes."""
 WIDE = 80
 """Where more bytes than this may follow, one is as good as the other."""
 NONE = 1 << 30
@@ -94,14 +94,17 @@ class Closings:
         assert isinstance(closing, _Closing)
         if closing.searched or (closing.tokens is not None and len(closing.tokens) <= 1):
             return closing
-        best, tries = closing.tokens, TRIES if closing.tokens is not None else TRIES_TO_SPELL
+        best = closing.tokens
+        left = MAX_TRIED if best is not None else MAX_TRIED_TO_SPELL
         data = self._automaton.completion(state)
         reached = self._spelled(data)[1]
         open_ = [(len(best) if best is not None else NONE, len(data), data, 0, reached)]
-        while open_ and tries > 0 and not (best is not None and len(best) <= 1):
+        while open_ and left > 0 and (best is None or len(best) > 1):
             _, _, data, first, reached = heapq.heappop(open_)
             here = self._automaton.run(state, data[:first])
             for at in range(first, min(len(data), reached + 1)):
+                if left <= 0:
+                    break
                 assert here is not None, "completions are possible"
                 following = self._automaton.following(here)
                 for byte in following if len(following) <= WIDE or best is None else b"":
@@ -115,7 +118,7 @@ class Closings:
                     heapq.heappush(open_, (count, len(whole), whole, at + 1, reach))
                     if tokens is not None and (best is None or count < len(best)):
                         best = tokens
-                    tries -= 1
+                    left -= len(whole)
                 here = self._automaton.push(here, data[at])
         state.closing = found = _Closing(best, True, closing.stuck)
         return found

@@ -29,6 +29,8 @@ __all__ = ["Compiler", "Grammar", "compile_spec", "rules_of"]
 SECONDS = 10.0
 """Time to compile one constraint, unless another limit is given."""
 
+ANY_BUDGET = 1 << 30
+
 Key: TypeAlias = tuple[Spec, str]
 Explain: TypeAlias = Callable[[], str]
 Build: TypeAlias = Callable[[Spec, Vocabulary], Grammar]
@@ -77,7 +79,8 @@ def compile_spec(spec: Spec, vocabulary: Vocabulary) -> Grammar:
     """
     rules, explain = rules_of(spec)
     grammar = Grammar(spec, vocabulary, Automaton(rules), explain)
-    grammar.closings.tokens(grammar.automaton.start)
+    if not grammar.closings.fits(grammar.automaton.start, ANY_BUDGET):
+        grammar.closings.tokens(grammar.automaton.start)  # which says why
     return grammar
 
 

@@ -206,6 +206,10 @@ class EbnfTable:
         """The fewest bytes to the end of the rule."""
         return self._spots.grammar.shortest(self._known[state].nearest)
 
+    def alike(self, state: int, length: int) -> int:
+        """The state itself."""
+        return state
+
     def _row(self, state: int) -> Any:
         row = self._rows.get(state)
         if row is None:

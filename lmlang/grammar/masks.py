@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from lmlang.grammar.automaton import DEAD, LEAVE, Automaton, Content, State, Table
+from lmlang.grammar.automaton import Automaton, State
+from lmlang.grammar.contents import Contents
 from lmlang.grammar.token_trie import Bits, TokenTrie
 
 MAX_BYTES = 128 << 20
 """Of the masks that one vocabulary keeps for states."""
-MAX_CONTENTS = 4_096
-"""Contents whose tokens one vocabulary keeps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,21 +47,6 @@ class Mask:
         return np.flatnonzero(flags)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Inside:
-    """What tokens do in a content: those that stay inside, and the nodes where one is left.
-
-    Args:
-        table: Kept alive, since its identity is the key.
-        bits: The tokens that stay.
-        left: Nodes of the trie with the bytes up to them.
-    """
-
-    table: Table
-    bits: Bits
-    left: tuple[tuple[int, bytes], ...]
-
-
 class Masks:
     """The masks of all grammars of a vocabulary. Thread-safe: what it keeps is a cache, no more.
 
@@ -73,7 +57,7 @@ class Masks:
 
     def __init__(self, trie: TokenTrie, most: int | None = None) -> None:
         self._trie = trie
-        self._contents: OrderedDict[tuple[int, int], _Inside] = OrderedDict()
+        self._contents = Contents(trie)
         self._kept: deque[weakref.ref[State]] = deque()
         self._most = most or MAX_BYTES // (4 * -(-trie.size // 32))
         self._lock = threading.Lock()
@@ -101,7 +85,7 @@ class Masks:
         if not contents:
             self._walk(automaton, state, 0, found)
             return self._trie.bits(found)
-        parts = [self._inside(content) for content in contents]
+        parts = [self._contents.inside(content) for content in contents]
         left = {node: path for part in parts for node, path in part.left}
         for node, path in left.items():
             behind = automaton.run(state, path)
@@ -112,21 +96,6 @@ class Masks:
         for part in parts:
             bits |= part.bits
         return bits
-
-    def _inside(self, content: Content) -> _Inside:
-        table, start = content
-        key = (id(table), start)
-        known = self._contents.get(key)
-        if known is None:
-            inside, left = self._trie.descend(table, start, DEAD, LEAVE)
-            bits = self._trie.bits_of_all(inside)
-            paths = [(node, self._trie.path(node)) for node in left]
-            known = _Inside(table, bits, tuple(paths))
-            with self._lock:
-                known = self._contents.setdefault(key, known)
-                if len(self._contents) > MAX_CONTENTS:
-                    self._contents.popitem(last=False)
-        return known
 
     def _walk(self, automaton: Automaton, state: State, node: int, found: list[int]) -> None:
         """Find the nodes below one whose bytes may all come behind a state."""

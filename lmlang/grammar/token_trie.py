@@ -111,9 +111,15 @@ class TokenTrie:
         found.reverse()
         return bytes(found)
 
-    def descend(
-        self, table: Walkable, start: int, dead: int, leave: int
-    ) -> tuple[NDArray[np.bool_], list[int]]:
+    def below(self, node: int) -> list[tuple[int, int]]:
+        """The nodes below a node, and it: from one number up to another, depth by depth."""
+        found, begin, end = [], node, node + 1
+        while begin < end:
+            found.append((begin, end))
+            begin, end = self.starts[begin], self.starts[end]
+        return found
+
+    def descend(self, table: Walkable, start: int, dead: int, leave: int) -> tuple[Ints, list[int]]:
         """Walk all tokens at once, a depth at a time, in a deterministic automaton over bytes.
 
         Args:
@@ -123,9 +129,10 @@ class TokenTrie:
             leave: In a row: the byte ends the walk; negative.
 
         Returns:
-            For each node whether its bytes stay inside, and the nodes that an ending byte leads to.
+            For each node the state that its bytes lead to, -1 where they do not stay inside; and
+            the nodes that an ending byte leads to.
         """
-        inside = np.zeros(len(self.labels), dtype=np.bool_)
+        inside: Ints = np.full(len(self.labels), -1, dtype=np.int32)
         left: list[int] = []
         nodes, states = np.zeros(1, dtype=np.int64), np.array([start], dtype=np.int64)
         for depth in range(1, len(self.levels) - 1):
@@ -147,7 +154,7 @@ class TokenTrie:
             left += children[onward == leave].tolist()
             alive = onward >= 0
             nodes, states = children[alive], onward[alive]
-            inside[nodes] = True
+            inside[nodes] = states
         self._descend_one_by_one(table, nodes, states, inside, left, leave)
         return inside, left
 
@@ -156,18 +163,16 @@ class TokenTrie:
     ) -> None:
         """The same below some nodes."""
         open_ = list(zip(nodes.tolist(), states.tolist(), strict=True))
-        found: list[int] = []
         while open_:
             node, state = open_.pop()
             for child in range(self.starts[node], self.starts[node + 1]):
                 onward = table.push(state, self.labels[child])
                 if onward >= 0:
-                    found.append(child)
+                    inside[child] = onward
                     if self.starts[child] != self.starts[child + 1]:
                         open_.append((child, onward))
                 elif onward == leave:
                     left.append(child)
-        inside[found] = True
 
     def bits(self, nodes: Any) -> Bits:
         """The ids that end at some nodes, each given once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmlang.grammar.automaton import DEAD, LEAVE, Automaton, Content, State
+from lmlang.grammar.automaton import DEAD, LEAVE, Automaton, Content, State, Table
+from lmlang.grammar.language import of_length
 from lmlang.grammar.masks import Mask, Masks
+from lmlang.grammar.tables import Spelling, spelled
 from lmlang.grammar.vocabulary import Vocabulary
 from tests.grammar.byte_sets import ByteSets, grammar_of, vocabulary_of
 from tests.grammar.real import real_vocabulary
@@ -41,16 +44,22 @@ class DenseTable:
     def completion(self, state: int) -> bytes:
         raise NotImplementedError
 
+    def alike(self, state: int, length: int) -> int:
+        return state
+
 
 class Between:
     """A content, then the byte that leaves it, then one of some ends, which the byte decides."""
 
-    def __init__(self, tables: list[DenseTable], ends: dict[int, set[bytes]]) -> None:
+    def __init__(
+        self, tables: Sequence[Table], ends: dict[int, set[bytes]], first: int = 0
+    ) -> None:
         self.tables = tables
+        self.first = first
         self.ends = {byte: ByteSets(texts) for byte, texts in ends.items()}
 
     def start(self) -> Any:
-        return tuple((number, 0) for number in range(len(self.tables))), ()
+        return tuple((number, self.first) for number in range(len(self.tables))), ()
 
     def push(self, key: Any, byte: int) -> Any:
         inside, ends = key
@@ -142,6 +151,52 @@ def test_of_contents_and_what_comes_behind_them(pieces: list[bytes], seed: int, 
         chosen = draws.choice(onward)
         assert chosen is not None
         state = chosen
+
+
+@given(PIECES, st.integers(0, 1 << 30))
+def test_of_contents_that_differ_from_free_text(pieces: list[bytes], seed: int) -> None:
+    draws = random.Random(seed)
+    rows = [[0] * 256 for _ in range(6)]
+    rows[1] = [draws.choice([0, 1, DEAD]) for _ in range(256)]  # reached from free text
+    for byte in b"abcd":
+        rows[0][byte] = draws.choice([0, 0, 1, DEAD, LEAVE])
+        for state in (2, 3, 4, 5):  # not reached from free text, but from the start
+            rows[state][byte] = draws.choice([0, 1, 2, 3, 4, 5, DEAD, LEAVE])
+    for row in rows:
+        row[ord("d")] = draws.choice([LEAVE, DEAD])
+    table = DenseTable(rows)
+    vocabulary = vocabulary_of(pieces, special=1)
+    for start in draws.sample(range(6), 6):
+        automaton = Automaton(Between([table], {ord("d"): {b"", b"a", b"abd"}}, start))
+        check(automaton, automaton.start, vocabulary)
+    again = DenseTable([rows[(state + 1) % 6] for state in range(6)])
+    again.dense = np.where(again.dense >= 0, (again.dense - 1) % 6, again.dense)
+    automaton = Automaton(Between([again], {ord("d"): {b"b"}}, 5))
+    check(automaton, automaton.start, vocabulary)
+
+
+@given(PIECES, st.integers(0, 40), st.integers(0, 40))
+def test_of_lengths_that_are_alike(pieces: list[bytes], least: int, more: int) -> None:
+    vocabulary = vocabulary_of(pieces, special=1)
+    table = spelled(of_length(least, least + more), Spelling.JSON)
+    automaton = Automaton(Between([table], {34: {b"}", b"abcd"}}, table.start))
+    state: State | None = automaton.start
+    for _ in range(least + more + 1):
+        assert state is not None
+        check(automaton, state, vocabulary)
+        state = automaton.push(state, 97)
+
+
+def test_long_strings_share_their_masks() -> None:
+    vocabulary = vocabulary_of([b"abc", b"ab", b"a", b'b"', b'"'])
+    table = spelled(of_length(2, 1_000), Spelling.JSON)
+    contents = vocabulary.masks._contents
+    made = {contents.inside((table, table.start))}
+    state = table.start
+    for _ in range(900):
+        state = table.push(state, 97)
+        made.add(contents.inside((table, state)))
+    assert len(made) == 3
 
 
 @cache

@@ -1,0 +1,241 @@
+"""The tokens of a vocabulary inside of contents: worked out once, and alike ones from each other.
+
+    free text          all tokens walked at once; the same for all tables that have such a state
+    {"na               a key that must not be "name": free text, but for tokens beginning "me"
+    1 to 200 letters   as long as no token reaches an end, as if there were none
+
+A content whose bytes mostly lead to a state of free text differs from it in few tokens only, and
+only these are walked.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmlang.grammar.automaton import DEAD, LEAVE, Content, Table
+from lmlang.grammar.token_trie import Bits, TokenTrie
+
+MAX_CONTENTS = 4_096
+"""Contents whose tokens one vocabulary keeps."""
+MAX_CLOSED = 64
+"""States of free text at most."""
+MOST = 64
+"""Of 256 bytes so many lead to one state, where most do."""
+MAX_DIFFERING = 2_000
+"""Nodes in which a content may differ from free text, before it is walked as a whole."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inside:
+    """What tokens do in a content.
+
+    Args:
+        table: Kept alive, since its identity is the key.
+        bits: The tokens that stay inside.
+        left: Nodes of the trie to which a byte leads that leaves it, and the bytes up to them.
+    """
+
+    table: Table
+    bits: Bits
+    left: tuple[tuple[int, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Free:
+    """A state that most bytes lead back to, with all that are reached from it.
+
+    Args:
+        states: For each node of the trie which of its states the bytes lead to; -1 for none.
+        bits: The tokens that stay inside.
+        left: Nodes to which a byte leads that leaves it.
+    """
+
+    states: NDArray[np.int8]
+    bits: Bits
+    left: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Base:
+    """Free text as it stands in a table.
+
+    Args:
+        table: Kept alive, since its identity is the key.
+        free: What tokens do there.
+        rows: The rows of its states, in the table's numbers.
+    """
+
+    table: Table
+    free: _Free
+    rows: Any
+
+
+class Contents:
+    """The contents that have been met with one vocabulary. Thread-safe: a cache, no more.
+
+    Args:
+        trie: Its tokens.
+    """
+
+    def __init__(self, trie: TokenTrie) -> None:
+        self._trie = trie
+        self._known: OrderedDict[tuple[int, int], Inside] = OrderedDict()
+        self._bases: OrderedDict[tuple[int, int], _Base | None] = OrderedDict()
+        self._free: dict[bytes, _Free] = {}
+        self._lock = threading.Lock()
+
+    def inside(self, content: Content) -> Inside:
+        """What tokens do in a content."""
+        table, start = content
+        key = (id(table), start)
+        known = self._known.get(key)
+        if known is None:
+            known = self._made(table, start)
+            with self._lock:
+                known = self._known.setdefault(key, known)
+                if len(self._known) > MAX_CONTENTS:
+                    self._known.popitem(last=False)
+        return known
+
+    def _made(self, table: Table, start: int) -> Inside:
+        alike = table.alike(start, self._trie.longest)
+        if alike != start:
+            return self.inside((table, alike))
+        base = self._base(table, start)
+        found = None if base is None else self._differing(base, start)
+        if found is not None:
+            return found
+        alive, left = self._trie.descend(table, start, DEAD, LEAVE)
+        return self._inside(table, self._trie.bits_of_all(alive >= 0), left)
+
+    def _inside(self, table: Table, bits: Bits, left: Any) -> Inside:
+        return Inside(table, bits, tuple((node, self._trie.path(node)) for node in left))
+
+    def _base(self, table: Table, start: int) -> _Base | None:
+        """The free text that most bytes lead to from a state, if there is such."""
+        (row,) = table.rows([start])
+        state = _commonest(row)
+        if state < 0:
+            return None
+        key = (id(table), state)
+        if key not in self._bases:
+            made = self._made_base(table, state)
+            with self._lock:
+                self._bases[key] = made
+                if len(self._bases) > MAX_CONTENTS:
+                    self._bases.popitem(last=False)
+            return made
+        return self._bases[key]
+
+    def _made_base(self, table: Table, state: int) -> _Base | None:
+        if _commonest(table.rows([state])[0]) != state:
+            return None
+        numbers, done = [state], 0
+        rows: list[Any] = []
+        while done < len(numbers):
+            fresh = table.rows(numbers[done:])
+            rows += list(fresh)
+            done = len(numbers)
+            for other in np.unique(fresh).tolist():
+                if other >= 0 and other not in numbers:
+                    numbers.append(other)
+            if len(numbers) > MAX_CLOSED:
+                return None
+        own = np.stack(rows)
+        renumbered = np.full(max(numbers) + 3, -1, dtype=np.int8)  # DEAD and LEAVE: the last two
+        renumbered[numbers] = np.arange(len(numbers))
+        renumbered[[DEAD, LEAVE]] = DEAD, LEAVE
+        canonical = renumbered[own]
+        name = canonical.tobytes()
+        free = self._free.get(name)
+        if free is None:
+            states, left = self._trie.descend(_Closed(canonical), 0, DEAD, LEAVE)
+            free = _Free(states.astype(np.int8), self._trie.bits_of_all(states >= 0), tuple(left))
+            free.states[0] = 0
+            with self._lock:
+                free = self._free.setdefault(name, free)
+        return _Base(table, free, own)
+
+    def _differing(self, base: _Base, start: int) -> Inside | None:
+        """What tokens do in a state, from what they do in free text; None where too much differs.
+
+        Only bytes are looked at that lead elsewhere than in free text, node by node.
+        """
+        trie, free, table = self._trie, base.free, base.table
+        starts, labels = trie.starts, trie.labels
+        added: list[int] = []
+        removed: list[Any] = []
+        entered: list[int] = []
+        spared: set[int] = set()
+        ways: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        open_, looked = [(0, start)], 0
+        while open_:
+            node, state = open_.pop()
+            looked += 1
+            if looked > MAX_DIFFERING:
+                return None
+            known = int(free.states[node])
+            differing = ways.get((state, known))
+            if differing is None:
+                differing = ways[state, known] = _differences(base, state, known)
+            begin, end = starts[node], starts[node + 1]
+            for byte, there, here in differing if begin < end else ():
+                child = labels.find(byte, begin, end)
+                if child < 0:
+                    continue
+                if there >= 0 and here < 0:
+                    removed += trie.below(child)
+                elif there < 0 and here >= 0:
+                    added.append(child)
+                if there == LEAVE:
+                    spared.add(child)
+                elif here == LEAVE:
+                    entered.append(child)
+                if here >= 0:
+                    open_.append((child, here))
+        bits = free.bits
+        if removed:
+            gone = np.concatenate([np.arange(*span) for span in removed])
+            spared.update(gone.tolist())
+            bits = bits & ~trie.bits(gone)
+        if added:
+            bits = bits | trie.bits(added)
+        left = [*(node for node in free.left if node not in spared), *entered]
+        return self._inside(table, bits, left)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Closed:
+    """A table of few states, all of whose rows are there."""
+
+    dense: Any
+
+    def rows(self, states: Any) -> Any:
+        return self.dense[states]
+
+    def push(self, state: int, byte: int) -> int:
+        return int(self.dense[state, byte])
+
+
+def _commonest(row: Any) -> int:
+    """The state that most bytes of a row lead to; -1 where there is no such."""
+    states = row[row >= 0]
+    if len(states) < MOST:
+        return -1
+    distinct, counts = np.unique(states, return_counts=True)
+    most = int(counts.argmax())
+    return int(distinct[most]) if counts[most] >= MOST else -1
+
+
+def _differences(base: _Base, state: int, known: int) -> list[tuple[int, int, int]]:
+    """The bytes that lead elsewhere from a state than in free text: there, and here."""
+    (row,) = base.table.rows([state])
+    free = base.rows[known] if known >= 0 else np.full(256, DEAD, dtype=np.int32)
+    where = np.flatnonzero(row != free)
+    return list(zip(where.tolist(), free[where].tolist(), row[where].tolist(), strict=True))
