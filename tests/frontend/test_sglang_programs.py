@@ -1,6 +1,7 @@
 """Programs as they are written for SGLang, under its alias: they run as they stand."""
 
 import asyncio
+import json
 import re
 import threading
 
@@ -532,3 +533,105 @@ def test_no_thread_is_left():
         tip_suggestion.run_batch([{"topic": t, "n": 3} for t in "abcdef"], num_threads=6)
     left = {thread.name for thread in threading.enumerate()} - base
     assert left <= {"lmlang-dispatcher"}
+
+
+# ---------------------------------------------------------------- constrained outputs
+
+WORD = r"\"[\w\d\s]{1,16}\""
+KNIGHT = (
+    r"\{\n"
+    rf'    "name": {WORD},\n'
+    r'    "order": "(Rose|Thorn|Crown)",\n'
+    r'    "horse": \{\n'
+    rf'        "name": {WORD},\n'
+    r'        "height": [0-9]{1,2}\.[0-9]{0,2}\n'
+    r"    \},\n"
+    rf'    "friends": \[{WORD}, {WORD}\]\n'
+    r"\}"
+)
+
+
+def test_a_whole_object_by_one_pattern(backend):
+    @sgl.function
+    def knight(s, name):
+        s += name + " is a knight. Fill in what is known of this knight.\n"
+        s += sgl.gen("json_output", max_tokens=256, regex=KNIGHT)
+
+    rows = [{"name": "Iwein"}, {"name": "Erec"}, {"name": "Enite"}]
+    states = knight.run_batch(rows, temperature=0, num_threads=2, progress_bar=False)
+    for state in states:
+        assert re.fullmatch(KNIGHT, state["json_output"])
+
+
+def test_an_object_of_which_each_value_has_a_pattern(backend):
+    integer, text = r"[-+]?[0-9]+[ \n]*", r"\"[\w\d\s]*\""
+
+    @sgl.function
+    def town(s, page):
+        s += "Page begin.\n" + page + "Page end.\nThe town as JSON.\n"
+        with s.var_scope("json_output"):
+            s += "{\n"
+            s += '  "name": ' + sgl.gen("name", max_tokens=8, regex=text + ",") + "\n"
+            s += '  "people": ' + sgl.gen("people", max_tokens=8, regex=integer + ",") + "\n"
+            s += '  "area": ' + sgl.gen(regex=integer, stop=[" ", "\n"]) + ",\n"
+            s += '  "rivers": ' + sgl.gen("rivers", max_tokens=24, regex=rf"\[({text}, )*{text}\]")
+            s += "\n}\n"
+
+    for state in town.run_batch([{"page": str(i)} for i in range(8)], temperature=1):
+        assert re.fullmatch(text + ",", state["name"])
+        assert re.fullmatch(integer + ",", state["people"])
+        assert '"area": ' in state["json_output"]
+        assert state["json_output"].endswith(state["rivers"] + "\n}\n")
+
+
+def test_an_object_of_which_each_value_has_a_type(backend):
+    @sgl.function
+    def town(s):
+        with s.var_scope("json_output"):
+            s += "{\n"
+            s += '  "name": ' + sgl.gen_string() + ",\n"
+            s += '  "people": ' + sgl.gen_int() + ",\n"
+            s += '  "area": ' + sgl.gen(dtype=float, stop=[" ", "\n"]) + ",\n"
+            s += '  "river": ' + sgl.gen(dtype=str, stop="\n") + "\n"
+            s += "}"
+
+    for seed in range(5):
+        found = json.loads(town.run(max_new_tokens=64, seed=seed)["json_output"])
+        assert [type(value) for value in found.values()][:2] == [str, int]
+        assert isinstance(found["area"], (int, float))
+
+
+def test_types_of_values(backend):
+    @sgl.function
+    def years(s):
+        s += "The full name is " + sgl.gen("text", dtype=str, stop="\n") + "\n"
+        s += "It was invented in " + sgl.gen("year", dtype=int) + "\n"
+        s += "Pi is " + sgl.gen("pi", dtype=float) + ", the sky is blue: "
+        s += sgl.gen("blue", dtype=bool) + ". Hours: " + sgl.gen_int("hours")
+
+    state = years.run()
+    state["year"] = int(state["year"])
+    state["pi"] = float(state["pi"])
+    assert isinstance(state["blue"], bool)
+    assert isinstance(int(state["hours"]), int)
+    assert isinstance(state["text"], str)
+
+
+def test_a_schema_as_text(backend):
+    schema = json.dumps(
+        {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "people": {"type": "integer"}},
+            "required": ["name", "people"],
+            "additionalProperties": False,
+        }
+    )
+
+    @sgl.function
+    def town(s):
+        s += sgl.user("A town as JSON.")
+        s += sgl.assistant(sgl.gen("json_output", temperature=0, json_schema=schema))
+
+    found = json.loads(town.run()["json_output"])
+    assert list(found) == ["name", "people"]
+    assert isinstance(found["people"], int)
