@@ -19,7 +19,7 @@ _DAY = (
     "(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
     "|02-(?:0[1-9]|1[0-9]|2[0-8]))"
 )
-_YEAR = "(?:(?!0000)[0-9]{4})"
+_YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
 _BY_FOUR = "(?:0[48]|[2468][048]|[13579][26])"
 _DATE = f"(?:{_YEAR}-{_DAY}|(?:[0-9]{{2}}{_BY_FOUR}|{_BY_FOUR}00)-02-29)"
 _HOUR, _SIXTY = "(?:[01][0-9]|2[0-3])", "[0-5][0-9]"
@@ -42,7 +42,9 @@ _IPV6 = "(?:{})".format(
         ]
     )
 )
-_LABEL = "(?!..--)[0-9A-Za-z](?:[0-9A-Za-z-]{0,61}[0-9A-Za-z])?"
+_LABEL = "{a}(?:{a}|{h}{a}|{h}(?:{a}{a}|-{a})|{h}(?:{a}{h}|-{a}){h}{{0,58}}{a})?".format(
+    a="[0-9A-Za-z]", h="[0-9A-Za-z-]"
+)
 _LDH = "[0-9A-Za-z](?:[0-9A-Za-z-]{0,61}[0-9A-Za-z])?"
 _ATOM = "[0-9A-Za-z!#$%&'*+/=?^_`{|}~-]+"
 _QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~]){0,62}"'
@@ -110,7 +112,7 @@ def _leap_seconds(before: str, on_time: str, after: str) -> Language:
     # Ahead of it the offset is a minute more than the local time.
     minutes = "|".join(f"{m:02}{rest}\\+{any_hour}:{(m + 1) % 60:02}" for m in range(60))
     hours = "|".join(
-        f"{h:02}:(?!59){any_minute}{rest}\\+{h:02}:{any_minute}"
+        f"{h:02}:(?:[0-4][0-9]|5[0-8]){rest}\\+{h:02}:{any_minute}"
         + (f"|{h:02}:59{rest}\\+{h + 1:02}:{any_minute}" if h < 23 else "")
         for h in range(24)
     )

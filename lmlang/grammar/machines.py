@@ -43,9 +43,11 @@ class Machine:
     Attributes:
         start: The first state, or `GONE`.
         sure: Whether `bound` is the distance, and no state is without a way to acceptance.
+        reach: No state that leads to acceptance is farther from it; None: not known.
     """
 
     sure = False
+    reach: int | None = None
 
     def __init__(self, alphabet: Alphabet, name: str) -> None:
         self.alphabet = alphabet
@@ -237,6 +239,12 @@ class Lengths(Machine):
         self._least, self._most = least, most
         if most is None or least <= most:
             self.start = self._number(0)
+        self.reach = least
+
+    def free(self, state: int, length: int) -> bool:
+        """Whether neither end matters within some characters from a state."""
+        read: int = self._keys[state]
+        return read >= self._least and (self._most is None or read + length <= self._most)
 
     def _made(self, key: int) -> Edges:
         if self._most is None:
@@ -249,10 +257,7 @@ class Lengths(Machine):
 
     def alike(self, state: int, length: int) -> int:
         """The first state that is as far from both ends."""
-        read = self._keys[state]
-        if self._most is not None and read + length > self._most:
-            return state
-        return self._number(self._least) if read >= self._least else state
+        return self._number(self._least) if self.free(state, length) else state
 
     def _accepts(self, key: int) -> bool:
         return key >= self._least
@@ -274,6 +279,7 @@ class Texts(Machine):
         self._masks = dict(zip(characters, masks, strict=True))
         if self._texts:
             self.start = self._number((0, len(self._texts), 0))
+        self.reach = max(map(len, self._texts), default=0)
 
     def _made(self, key: tuple[int, int, int]) -> Edges:
         low, high, depth = key
@@ -309,9 +315,30 @@ class Product(Machine):
         self._lifted = lifted
         self._lifts: list[dict[int, int]] = [{} for _ in machines]
         self.sure = not every and all(machine.sure for machine in machines)
+        reaches = [machine.reach for machine in machines if machine.reach is not None]
+        self.reach = max(reaches) if not every and len(reaches) == len(machines) else None
         starts = tuple(machine.start for machine in machines)
         if not self._is_gone(starts):
             self.start = self._number(starts)
+
+    def alike(self, state: int, length: int) -> int:
+        """The parts alike: of any, or of a length that does not matter beside one other part."""
+        key = self._keys[state]
+        if self._every:
+            if len(key) != 2 or not any(isinstance(m, Lengths) for m in self._machines):
+                return state
+            at = 0 if isinstance(self._machines[0], Lengths) else 1
+            lengths, reach = self._machines[at], self._machines[1 - at].reach
+            if reach is None or not isinstance(lengths, Lengths):
+                return state
+            if not lengths.free(key[at], length + reach):
+                return state
+        return self._number(
+            tuple(
+                GONE if part == GONE else machine.alike(part, length)
+                for machine, part in zip(self._machines, key, strict=True)
+            )
+        )
 
     def _is_gone(self, states: tuple[int, ...]) -> bool:
         return GONE in states if self._every else all(state == GONE for state in states)
@@ -374,6 +401,7 @@ class Others(Machine):
         super().__init__(machine.alphabet, name)
         self._machine = machine
         self.start = self._number(machine.start)
+        self.reach = 1 if isinstance(machine, Texts) else None
 
     def _made(self, key: int) -> Edges:
         every = self.alphabet.all

@@ -16,11 +16,14 @@ from typing import TypeAlias
 from lmlang.grammar.alphabet import alphabet_of
 from lmlang.grammar.charset import category
 from lmlang.grammar.fsm import ASCII_WORD, LINE_END, NOTHING, OTHER, WORD, holds
+from lmlang.grammar.likeness import alike_for
 from lmlang.grammar.machines import NEVER, Edges, Machine, too_large
 from lmlang.grammar.nodes import ANYTHING, END, Automaton
 
 MAX_THREADS = 10_000
 """Threads of one state."""
+MAX_WAYS = 100_000
+"""Ways from node to node by a character of an automaton whose states are compared."""
 
 Thread: TypeAlias = "tuple[int, frozenset[Duty]]"
 """A node, and what has to hold of the text that comes besides."""
@@ -52,10 +55,41 @@ class Pattern(Machine):
         self._distances_of_nodes = _distances(automaton)
         self._looks = any(node.looks is not None for node in automaton.nodes)
         self._behind: dict[int, Threads] = {}
+        self._alike: dict[int, dict[int, int]] = {}
+        self._firsts: dict[tuple[int, frozenset[int]], int] = {}
         self.sure = not self._asserts and not self._looks
+        if self.sure:
+            self.reach = max(d for d in self._distances_of_nodes if d < NEVER)
         key = self._key({(automaton.start, FREE)}, [[] for _ in self._monitors], NOTHING)
         if key[0]:
             self.start = self._number(key)
+
+    def alike(self, state: int, length: int) -> int:
+        """The first state that was met of those whose threads do the same."""
+        if not self.sure:
+            return state
+        classes = self._alike.get(length)
+        if classes is None:
+            classes = self._alike[length] = self._likeness(length)
+        if not classes:
+            return state
+        threads = frozenset([classes[number] for number, _ in self._keys[state][0]])
+        return self._firsts.setdefault((length, threads), state)
+
+    def _likeness(self, length: int) -> dict[int, int]:
+        """The classes of nodes that do the same; none if that would take too long."""
+        kinds: dict[int, int] = {END: -1, ANYTHING: -2}
+        onward: dict[int, frozenset[int]] = {END: frozenset(), ANYTHING: frozenset((ANYTHING,))}
+        ways = 0
+        for number, node in enumerate(self._nodes):
+            if node.reads is not None and number != ANYTHING:
+                kinds[number] = node.reads
+                threads = self._plainly_reached(list(node.onward))
+                onward[number] = frozenset([other for other, _ in threads])
+                ways += len(threads)
+                if ways > MAX_WAYS:
+                    return {}
+        return alike_for(length, kinds, onward)
 
     def _key(self, starts: Iterable[Thread], begun: Iterable[list[Thread]], before: int) -> Key:
         if self.sure:

@@ -277,3 +277,58 @@ def test_typical_patterns_compile_fast() -> None:
         )
     assert sorted(times)[len(times) // 2] < 0.03
     assert max(times) < 0.3
+
+
+_UNFLAGGED = PATTERNS.filter(lambda pattern: re.match(r"\(\?[aims]+\)", pattern) is None)
+COUNTED = st.one_of(
+    st.sampled_from(
+        [
+            matching("[^a]{1,9}"), matching("(?:ab?){2,8}"), matching("a{3,}b{0,9}"),
+            of_length(2, 9), of_length(1, 12) & matching("(?:ab?)*a?b"),
+            of_length(0, 14) & ~of_texts(["ab", "b"]), of_length(2, 9) | matching("b{0,12}"),
+            of_length(0, 12) & searching("ab"), matching("(?:a|b{2}){0,8}"),
+        ]
+    ),
+    st.builds("(?:{}){{{},{}}}".format, _UNFLAGGED, st.integers(0, 3), st.integers(6, 12)).map(
+        lambda pattern: matching(pattern) & of_length(0, 40)
+    ),
+)  # fmt: skip
+
+
+@PROPERTY
+@given(COUNTED, st.text("ab\n", max_size=9), st.integers(1, 4))
+def test_states_that_are_alike_do_the_same_for_a_while(
+    language: Language, text: str, length: int
+) -> None:
+    table = table_of(language, Spelling.JSON)
+    state = DEAD if table is None else run(table, text.encode())
+    if table is None or state < 0:
+        return
+    alike = table.alike(state, length)
+    assert table.alike(alike, length) == alike
+    pairs = [(state, alike)]
+    for depth in range(length + 1):
+        further = []
+        for one, other in pairs:
+            assert (one >= 0) == (other >= 0)
+            if depth < length and one >= 0:
+                assert table.following(one) == table.following(other)
+                further += [
+                    (table.push(one, byte), table.push(other, byte)) for byte in b'ab"\\n\xc3'
+                ]
+        pairs = further
+
+
+def test_counters_have_few_states_that_differ() -> None:
+    for language, kinds in (
+        (matching(".{1,1000}"), 8),
+        (matching('[^"]{1,200}'), 8),
+        (of_length(1, 65_536), 3),
+        (of_length(0, 300) & matching("[a-z]+(?: [a-z]+)*"), 4),
+        (matching(r"(?:\w+ ){0,199}\w+"), 24),
+    ):
+        table = spelled(language, Spelling.PLAIN)
+        states = [table.start]
+        while len(states) < 190:
+            states.append(table.push(states[-1], b"ab "[len(states) % 3]))
+        assert len({table.alike(state, 6) for state in states[: len(states) - 7]}) <= kinds
