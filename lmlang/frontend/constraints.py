@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from lmlang import limits
@@ -121,17 +122,27 @@ def _spec(given: Mapping[str, Any]) -> tuple[Spec | None, Callable[[str], Any] |
         return _schema(value, "line" if style is None else style), None
     if not isinstance(value, str):
         raise ProgramTypeError(f"gen: {source} is a text, and this is {an(type(value).__name__)}.")
-    if source == "regex":
-        from lmlang.grammar.language import matching
+    return (_regex if source == "regex" else _ebnf)(value), None
 
-        spec = Regex(value)
-        matching(value)  # which refuses here what cannot be compiled
-        return spec, None
+
+@lru_cache(maxsize=256)
+def _regex(pattern: str) -> Regex:
+    """A pattern that has been looked at, so that what cannot be compiled is refused here."""
+    from lmlang.grammar.language import matching
+
+    spec = Regex(pattern)
+    matching(pattern)
+    return spec
+
+
+@lru_cache(maxsize=256)
+def _ebnf(text: str) -> Ebnf:
+    """A grammar that has been looked at."""
     from lmlang.grammar.ebnf import parse_grammar
 
-    grammar = Ebnf(value)
-    parse_grammar(value)
-    return grammar, None
+    spec = Ebnf(text)
+    parse_grammar(text)
+    return spec
 
 
 def _schema(value: Any, style: Any) -> JsonSchema:

@@ -165,9 +165,13 @@ class Walk:
 
     def named_tuple(self, core: Core) -> Schema:
         """A tuple of which each item has a name and perhaps a default."""
+        # Before 2.14 pydantic has the arguments of its class instead.
+        cls = core["cls"] if "cls" in core else core["function"]
+        if not (isinstance(cls, type) and issubclass(cls, tuple)):
+            raise self.refusal(getattr(cls, "__name__", "call"), "it is called to be read")
         items, least = [], 0
-        with self._inside(core["cls"].__name__):
-            for field in core["fields"]:
+        with self._inside(cls.__name__):
+            for field in core["fields"] if "fields" in core else _arguments(core):
                 with self._at(field["name"]):
                     items.append(self.schema(field["schema"]))
                 least += field["schema"]["type"] != "default"
@@ -313,6 +317,11 @@ class Walk:
             raise self.refusal("a path", "its alias is no key of this object alone")
 
 
+def _arguments(core: Core) -> list[Core]:
+    found: list[Core] = core["arguments_schema"]["arguments_schema"]
+    return found
+
+
 def _any_of(schemas: list[Schema]) -> Schema:
     found: list[Schema] = []
     for schema in schemas:
@@ -359,6 +368,7 @@ _KINDS: Mapping[str, Callable[[Walk, Core], Schema]] = {
     "frozenset": Walk.collection,
     "tuple": Walk.tuple,
     "named-tuple": Walk.named_tuple,
+    "call": Walk.named_tuple,
     "dict": Walk.mapping,
     "ordered-dict": Walk.mapping,
     "frozendict": Walk.mapping,

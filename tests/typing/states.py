@@ -23,6 +23,11 @@ def words() -> None:
     assert_type(lm.select("x", Color, choices_method=lm.joint, ends_turn=True), Expression)
     assert_type("a" + lm.gen("x"), Expression)
     assert_type(lm.user("a" + lm.gen("x")) + "b", Expression)
+    assert_type(lm.gen("x", type=int, think=5, on_budget="raise"), Expression)
+    assert_type(lm.gen("x", json_schema={"type": "object"}, json_style=2), Expression)
+    assert_type(lm.gen("x", logits_processor=lambda ids, row: row), Expression)
+    assert_type(lm.gen_int("x", n=2), Expression)
+    lm.gen("x", type=int, on_budget="cut")  # type: ignore[arg-type]
     lm.gen("x", max_tokens="3")  # type: ignore[arg-type]
     lm.gen(3)  # type: ignore[arg-type]
     lm.gen("x", max_token=3)  # type: ignore[call-arg]
@@ -60,6 +65,8 @@ def metadata(s: lm.ProgramState) -> None:
     assert_type(meta.margin, float | None)
     assert_type(meta.samples, tuple[lm.Meta, ...])
     assert_type(s.get_meta_info("x"), dict[str, Any] | list[dict[str, Any]])
+    assert_type(meta.captures["a"].start, int)
+    assert_type(meta.thought, str)
     meta.seed = 3  # type: ignore[misc]
 
 
