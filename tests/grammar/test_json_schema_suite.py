@@ -1,0 +1,62 @@
+"""The JSON Schema Test Suite: what is valid is accepted, what is not never, or it is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmlang.errors import SchemaUnsupported
+from tests.grammar.real import real_vocabulary
+from tests.grammar.suites import Group, Verdict, judged, suite, walks
+
+REQUIRED = 510
+"""Of the 565 required groups, so many at least are exactly right."""
+WALKED = 6
+"""Every so many groups are walked here; `python -m tests.grammar.suites` walks them all."""
+
+
+NOT_ASSERTED = "regex"
+"""The keyword of groups of a format that is no assertion here: a language that is not regular."""
+
+
+def told(wrong: list[tuple[Group, Verdict]], *kinds: str) -> list[str]:
+    return [
+        f"{group.name}: {verdict.kind}: {verdict.why[:200]}"
+        for group, verdict in wrong
+        if verdict.kind in kinds and group.keyword != NOT_ASSERTED
+    ]
+
+
+def test_required_groups() -> None:
+    kinds, wrong = judged("required")
+    assert not told(wrong, "invalid accepted")
+    assert kinds["right"] >= REQUIRED, (kinds, told(wrong, "refused", "valid rejected"))
+
+
+def test_formats_are_never_too_loose() -> None:
+    kinds, wrong = judged("optional-format")
+    assert not told(wrong, "invalid accepted", "refused")
+    assert kinds["right"] >= 20, (kinds, told(wrong, "valid rejected"))
+
+
+def test_schemas_with_types_are_never_too_loose() -> None:
+    kinds, wrong = judged("typed")
+    assert not told(wrong, "invalid accepted")
+    assert kinds["right"] >= 0.9 * sum(kinds.values()), (kinds, told(wrong, "valid rejected"))
+
+
+@pytest.mark.parametrize("kind", ["required", "optional-format", "typed"])
+def test_refusals_say_which_keyword_and_where(kind: str) -> None:
+    _, wrong = judged(kind)
+    for group, verdict in wrong:
+        if verdict.kind == "refused":
+            assert isinstance(verdict.error, SchemaUnsupported), group.name
+            assert verdict.error.keyword, group.name
+            assert len(str(verdict.error)) < 1_000
+
+
+def test_random_outputs_end_and_are_valid() -> None:
+    vocabulary = real_vocabulary()
+    refused = {group.name for group, _ in judged("required")[1]}
+    for group in suite("required")[::WALKED]:
+        if group.name not in refused and any(valid for _, valid in group.tests):
+            assert not walks(group.schema, vocabulary, 4), group.name
