@@ -23,6 +23,8 @@ MAX_BYTES = 256
 MAX_SPANNING = 32
 MAX_MARKS = 10
 MAX_KEPT = 4_096
+NEXT = ord("s")
+"""The second of two characters, where it may follow: apostrophes attract it."""
 
 
 class Canonical:
@@ -36,6 +38,7 @@ class Canonical:
     def __init__(self, vocabulary: Vocabulary, automaton: Automaton) -> None:
         self._vocabulary = vocabulary
         self._automaton = automaton
+        self._onward: dict[State, list[str]] = {}
         self._known: dict[tuple[State, tuple[int, ...]], tuple[int, ...]] = {}
 
     def forced(self, state: State, before: Sequence[int]) -> tuple[int, ...]:
@@ -119,30 +122,32 @@ class Canonical:
         Returns:
             The place in the data, and what may follow of some such tokens.
         """
-        held, ends = len(data), []
-        for at in range(max(0, len(data) - self._vocabulary.trie.longest), len(data)):
-            found = list(islice(self._spanning(data[at:], behind), MAX_SPANNING))
-            if found:
-                held = min(held, at)
-                ends += found
-        texts = [text for end in ends[:MAX_SPANNING] if (text := _text(end))]
-        return held, texts
-
-    def _spanning(self, end: bytes, behind: State) -> Iterator[bytes]:
-        """What may follow of tokens that begin with some bytes."""
         trie = self._vocabulary.trie
-        node = 0
-        for byte in end:
-            node = trie.child(node, byte)
-            if node < 0:
-                return
+        labels, starts = trie.labels, trie.starts
+        held, ends, length = len(data), list[bytes](), len(data)
+        for begin in range(max(0, length - trie.longest), length):
+            node, at = 0, begin
+            while node >= 0 and at < length:
+                node = labels.find(data[at], starts[node], starts[node + 1])
+                at += 1
+            if node >= 0 and starts[node] < starts[node + 1]:
+                found = list(islice(self._spanning(node, behind), MAX_SPANNING))
+                if found:
+                    held = min(held, begin)
+                    ends += found
+        return held, [text for end in ends[:MAX_SPANNING] if (text := _text(end))]
+
+    def _spanning(self, node: int, behind: State) -> Iterator[bytes]:
+        """What may follow of the tokens below a node of the trie."""
+        trie = self._vocabulary.trie
         open_ = [(node, behind, b"")]
         while open_:
             node, state, path = open_.pop()
-            if trie.starts[node] == trie.starts[node + 1]:
+            begin, end = trie.starts[node], trie.starts[node + 1]
+            if begin == end:
                 continue
             for byte in self._automaton.following(state):
-                child = trie.child(node, byte)
+                child = trie.labels.find(byte, begin, end)
                 if child >= 0:
                     longer = path + bytes([byte])
                     if trie.id_at[child] >= 0:
@@ -152,7 +157,10 @@ class Canonical:
                     open_.append((child, onward, longer))
 
     def _going_on(self, behind: State) -> list[str]:
-        """Texts that may follow, some of every kind."""
+        """Texts that may follow, some of every kind: a character, and two."""
+        known = self._onward.get(behind)
+        if known is not None:
+            return known
         found: dict[str, None] = {}
         marks = 0
         kinds: set[str] = set()
@@ -166,10 +174,17 @@ class Canonical:
                 continue
             kinds.add(kind)
             data, state = self._character(behind, byte)
-            short = _text(data)
-            longer = _text(data + self._automaton.completion(state)[:12])
-            found |= dict.fromkeys(text for text in (short, longer) if text)
-        return list(found)
+            following = self._automaton.following(state)
+            if following:
+                second = NEXT if NEXT in following else following[len(following) // 2]
+                longer = _text(data + self._character(state, second)[0])
+                found |= dict.fromkeys(text for text in (_text(data), longer) if text)
+            elif short := _text(data):
+                found[short] = None
+        if len(self._onward) >= MAX_KEPT:
+            self._onward.clear()
+        self._onward[behind] = list(found)
+        return self._onward[behind]
 
     def _character(self, state: State, byte: int) -> tuple[bytes, State]:
         """The first character that begins with a byte, and the state behind it."""

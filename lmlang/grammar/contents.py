@@ -27,6 +27,8 @@ MAX_CLOSED = 64
 """States of free text at most."""
 MOST = 64
 """Of 256 bytes so many lead to one state, where most do."""
+MANY = 4_000
+"""Nodes from which on they are marked all at once."""
 MAX_DIFFERING = 2_000
 """Nodes in which a content may differ from free text, before it is walked as a whole."""
 
@@ -53,12 +55,12 @@ class _Free:
     Args:
         states: For each node of the trie which of its states the bytes lead to; -1 for none.
         bits: The tokens that stay inside.
-        left: Nodes to which a byte leads that leaves it.
+        left: Nodes to which a byte leads that leaves it, and the bytes up to them.
     """
 
     states: NDArray[np.int8]
     bits: Bits
-    left: tuple[int, ...]
+    left: tuple[tuple[int, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,10 +114,16 @@ class Contents:
         if found is not None:
             return found
         alive, left = self._trie.descend(table, start, DEAD, LEAVE)
-        return self._inside(table, self._trie.bits_of_all(alive >= 0), left)
+        return Inside(table, self._bits(alive), self._paths(left))
 
-    def _inside(self, table: Table, bits: Bits, left: Any) -> Inside:
-        return Inside(table, bits, tuple((node, self._trie.path(node)) for node in left))
+    def _bits(self, states: Any) -> Bits:
+        inside = np.flatnonzero(states >= 0)
+        if len(inside) > MANY:
+            return self._trie.bits_of_all(states >= 0)
+        return self._trie.bits(inside.tolist() if len(inside) < MOST else inside)
+
+    def _paths(self, nodes: list[int]) -> tuple[tuple[int, bytes], ...]:
+        return tuple((node, self._trie.path(node)) for node in nodes)
 
     def _base(self, table: Table, start: int) -> _Base | None:
         """The free text that most bytes lead to from a state, if there is such."""
@@ -156,7 +164,7 @@ class Contents:
         free = self._free.get(name)
         if free is None:
             states, left = self._trie.descend(_Closed(canonical), 0, DEAD, LEAVE)
-            free = _Free(states.astype(np.int8), self._trie.bits_of_all(states >= 0), tuple(left))
+            free = _Free(states.astype(np.int8), self._bits(states), self._paths(left))
             free.states[0] = 0
             with self._lock:
                 free = self._free.setdefault(name, free)
@@ -206,8 +214,10 @@ class Contents:
             bits = bits & ~trie.bits(gone)
         if added:
             bits = bits | trie.bits(added)
-        left = [*(node for node in free.left if node not in spared), *entered]
-        return self._inside(table, bits, left)
+        left = free.left
+        if spared:
+            left = tuple(item for item in left if item[0] not in spared)
+        return Inside(table, bits, left + self._paths(entered))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,6 +231,9 @@ class _Closed:
 
     def push(self, state: int, byte: int) -> int:
         return int(self.dense[state, byte])
+
+    def following(self, state: int) -> bytes:
+        return bytes(np.flatnonzero(self.dense[state] != DEAD).tolist())
 
 
 def _commonest(row: Any) -> int:

@@ -23,6 +23,13 @@ MAX_BYTES = 128 << 20
 """Of the masks that one vocabulary keeps for states."""
 
 
+def _counted_by_bits(words: Any) -> Any:
+    return np.unpackbits(words.view(np.uint8))
+
+
+_count = getattr(np, "bitwise_count", _counted_by_bits)  # of NumPy 2
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Mask:
     """The legal tokens of a state.
@@ -69,7 +76,7 @@ class Masks:
             return mask  # type: ignore[no-any-return]
         bits = self._bits(automaton, state)
         bits.flags.writeable = False
-        count = int(np.unpackbits(bits.view(np.uint8)).sum())
+        count = int(_count(bits.view(np.uint32)).sum())
         state.masks = mask = Mask(bits, count, self)
         with self._lock:
             self._kept.append(weakref.ref(state))

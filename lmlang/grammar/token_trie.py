@@ -17,6 +17,10 @@ Ints: TypeAlias = NDArray[np.int32]
 Bits: TypeAlias = NDArray[np.int32]
 """int32 [ceil(V / 32)]: bit ``id % 32`` of the word ``id // 32`` is 1 where an id is legal."""
 
+FEW_WAYS = 12
+"""Where a walk begins with so few bytes, it goes one by one from there."""
+FEW_TOKENS = 24
+"""So many are marked one by one."""
 FEW_NODES = 200
 """Below so many nodes are walked one by one rather than by arrays."""
 
@@ -29,6 +33,9 @@ class Walkable(Protocol):
 
     def push(self, state: int, byte: int) -> int:
         """One entry of a row."""
+
+    def following(self, state: int) -> bytes:
+        """The bytes that are possible in a row."""
 
 
 class TokenTrie:
@@ -91,6 +98,7 @@ class TokenTrie:
         self._sorted_ids = ids[np.argsort(nodes, kind="stable")]
         ends = np.bincount(nodes, minlength=count)
         self._ends = np.concatenate([[0], np.cumsum(ends)])
+        self._doubled = frozenset(np.flatnonzero(ends > 1).tolist())  # where several ids end
         lowest = np.full(count, -1, dtype=np.int64)
         lowest[nodes[::-1]] = ids[::-1]  # equal pieces stand in the order of their ids
         self.id_at: list[int] = lowest.tolist()
@@ -135,6 +143,9 @@ class TokenTrie:
         inside: Ints = np.full(len(self.labels), -1, dtype=np.int32)
         left: list[int] = []
         nodes, states = np.zeros(1, dtype=np.int64), np.array([start], dtype=np.int64)
+        if len(table.following(start)) <= FEW_WAYS:
+            self._descend_one_by_one(table, nodes, states, inside, left, leave)
+            return inside, left
         for depth in range(1, len(self.levels) - 1):
             if self._below[nodes].sum() <= FEW_NODES:
                 break
@@ -162,23 +173,46 @@ class TokenTrie:
         self, table: Walkable, nodes: Any, states: Any, inside: Any, left: list[int], leave: int
     ) -> None:
         """The same below some nodes."""
+        labels, starts = self.labels, self.starts
+        ways: dict[int, list[tuple[int, int]]] = {}
         open_ = list(zip(nodes.tolist(), states.tolist(), strict=True))
         while open_:
             node, state = open_.pop()
-            for child in range(self.starts[node], self.starts[node + 1]):
-                onward = table.push(state, self.labels[child])
+            begin, end = starts[node], starts[node + 1]
+            if begin == end:
+                continue
+            known = ways.get(state)
+            if known is None:
+                following = table.following(state)
+                known = ways[state] = [(byte, table.push(state, byte)) for byte in following]
+            for byte, onward in known:
+                child = labels.find(byte, begin, end)
+                if child < 0:
+                    continue
                 if onward >= 0:
                     inside[child] = onward
-                    if self.starts[child] != self.starts[child + 1]:
-                        open_.append((child, onward))
+                    open_.append((child, onward))
                 elif onward == leave:
                     left.append(child)
 
+    def ids(self, node: int) -> list[int]:
+        """The ids that end at a node."""
+        first = self.id_at[node]
+        if first < 0 or node not in self._doubled:
+            return [first] if first >= 0 else []
+        found: list[int] = self._sorted_ids[self._ends[node] : self._ends[node + 1]].tolist()
+        return found
+
     def bits(self, nodes: Any) -> Bits:
-        """The ids that end at some nodes, each given once."""
+        """The ids that end at some nodes."""
+        if len(nodes) <= FEW_TOKENS:
+            words = np.zeros(-(-self.size // 32), dtype=np.uint32)
+            for node in nodes:
+                for index in self.ids(node):
+                    words[index >> 5] |= 1 << (index & 31)
+            return words.view(np.int32)
         flags = np.zeros(-(-self.size // 32) * 32, dtype=np.bool_)
-        if len(nodes):
-            flags[self._sorted_ids[_spans(self._ends, nodes)[0]]] = True
+        flags[self._sorted_ids[_spans(self._ends, nodes)[0]]] = True
         return np.packbits(flags, bitorder="little").view(np.int32)
 
     def bits_of_all(self, alive: NDArray[np.bool_]) -> Bits:
