@@ -46,6 +46,7 @@ class Alphabet:
         """The set of all classes."""
         self._within: dict[tuple[int, int], int] = {}
         self._letters: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._sizes: dict[int, int] = {}
         self._choices: dict[int, str] = {}
         best = [-1] * count
         for code in _ASCII:
@@ -99,7 +100,11 @@ class Alphabet:
 
     def size(self, some: int) -> int:
         """How many characters are in some classes."""
-        return sum(last - first + 1 for first, last in self.ranges(some))
+        found = self._sizes.get(some)
+        if found is None:
+            found = sum(last - first + 1 for first, last in self.ranges(some))
+            self._sizes[some] = found
+        return found
 
     def characters(self, some: int, limit: int) -> Iterator[str]:
         """The characters of some classes, up to a limit; `choice` is the first."""

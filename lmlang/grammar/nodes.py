@@ -9,7 +9,7 @@ Source: Thompson, "Regular expression search algorithm" (1968).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from lmlang.grammar.charset import Ranges
@@ -111,4 +111,70 @@ def leading_to(nodes: Sequence[Node], goals: Iterable[int]) -> set[int]:
         new = [number for number in before[todo.pop()] if number not in found]
         found.update(new)
         todo += new
+    return found
+
+
+def pruned(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The nodes, without ways that do not lead to an end."""
+    before: list[list[int]] = [[] for _ in nodes]
+    for number, node in enumerate(nodes):
+        for other in node.onward:
+            before[other].append(number)
+    alive, todo = {END, ANYTHING}, [END, ANYTHING]
+    while todo:
+        for number in before[todo.pop()]:
+            if number not in alive:
+                alive.add(number)
+                todo.append(number)
+    return tuple(
+        node
+        if alive.issuperset(node.onward)
+        else replace(node, onward=tuple(other for other in node.onward if other in alive))
+        for node in nodes
+    )
+
+
+def without_anchors(automaton: Automaton) -> Automaton:
+    r"""The same for whole texts, where all that is asserted is their beginning and their end.
+
+    What lies behind a ``\A`` is reached at the beginning or never; what lies behind a ``\Z`` is an
+    end or nothing. An automaton that asserts something else, or looks around, stays as it is.
+    """
+    nodes = automaton.nodes
+    asserted = {node.asserts for node in nodes} - {None}
+    if not asserted or asserted - _ANCHORS or any(node.looks is not None for node in nodes):
+        return automaton
+    ends = {Assertion.END, Assertion.DOLLAR}
+    first = _reached(nodes, (automaton.start,), {Assertion.BEGINNING})
+    changed = list(nodes)
+    for number, node in enumerate(nodes):
+        if node.asserts is Assertion.BEGINNING:
+            changed[number] = Node(())
+        elif node.asserts is not None:
+            behind = _reached(nodes, node.onward, ends)
+            if any(nodes[other].asserts is Assertion.BEGINNING for other in behind):
+                return automaton  # as in $^, which only the empty text has
+            changed[number] = Node((END,) if behind & {END, ANYTHING} else ())
+    begun = [
+        number
+        for number in sorted(first)
+        if number == END or nodes[number].reads is not None or nodes[number].asserts in ends
+    ]
+    changed.append(Node(tuple(begun)))
+    return replace(automaton, nodes=pruned(changed), start=len(nodes))
+
+
+_ANCHORS = {Assertion.BEGINNING, Assertion.END, Assertion.DOLLAR}
+
+
+def _reached(nodes: Sequence[Node], starts: Iterable[int], through: set[Assertion]) -> set[int]:
+    """What lies behind some nodes without a character, some assertions taken to hold."""
+    found, todo = set[int](), list(starts)
+    while todo:
+        number = todo.pop()
+        if number not in found:
+            found.add(number)
+            node = nodes[number]
+            if node.reads is None and (node.asserts is None or node.asserts in through):
+                todo += node.onward
     return found

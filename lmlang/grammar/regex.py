@@ -17,7 +17,6 @@ import importlib
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -32,7 +31,7 @@ from lmlang.grammar.charset import (
     complement,
     contains,
 )
-from lmlang.grammar.nodes import ANYTHING, END, Assertion, Automaton, Look, Node, leading_to
+from lmlang.grammar.nodes import ANYTHING, END, Assertion, Automaton, Look, Node, leading_to, pruned
 
 MAX_NODES = 10_000
 """Nodes of one automaton."""
@@ -158,7 +157,7 @@ class _Builder:
         """The automaton that begins at any of some nodes."""
         start = starts[0] if len(starts) == 1 else self._made(Node(tuple(starts)))
         monitors, sets = tuple(self._monitors), tuple(self._sets)
-        return Automaton(self._pruned(), start, monitors, sets, self._positions, self._pattern)
+        return Automaton(pruned(self._nodes), start, monitors, sets, self._positions, self._pattern)
 
     def _made(self, node: Node) -> int:
         if len(self._nodes) >= MAX_NODES:
@@ -286,23 +285,6 @@ class _Builder:
             look = Look("$", self._fork([line_end, end]))
             for number in dollars:
                 self._nodes[number] = Node(self._nodes[number].onward, looks=look)
-
-    def _pruned(self) -> tuple[Node, ...]:
-        """The nodes, without ways that do not lead to the end."""
-        before: list[list[int]] = [[] for _ in self._nodes]
-        for number, node in enumerate(self._nodes):
-            for other in node.onward:
-                before[other].append(number)
-        alive, todo = {END, ANYTHING}, [END, ANYTHING]
-        while todo:
-            for number in before[todo.pop()]:
-                if number not in alive:
-                    alive.add(number)
-                    todo.append(number)
-        return tuple(
-            replace(node, onward=tuple(other for other in node.onward if other in alive))
-            for node in self._nodes
-        )
 
 
 def _items(members: Iterable[Any]) -> list[Item]:

@@ -18,7 +18,7 @@ from lmlang.grammar.charset import category
 from lmlang.grammar.fsm import ASCII_WORD, LINE_END, NOTHING, OTHER, WORD, holds
 from lmlang.grammar.likeness import alike_for
 from lmlang.grammar.machines import NEVER, Edges, Machine, too_large
-from lmlang.grammar.nodes import ANYTHING, END, Automaton
+from lmlang.grammar.nodes import ANYTHING, END, Assertion, Automaton, without_anchors
 
 MAX_THREADS = 10_000
 """Threads of one state."""
@@ -37,13 +37,19 @@ FREE: frozenset[Duty] = frozenset()
 DONE: Thread = (ANYTHING, FREE)
 
 
+_IN_UNICODE = {Assertion.BOUNDARY, Assertion.NO_BOUNDARY}
+
+
 class Pattern(Machine):
     """What a regular expression matches in full."""
 
     def __init__(self, automaton: Automaton, name: str) -> None:
+        automaton = without_anchors(automaton)
         self._nodes = automaton.nodes
-        self._asserts = any(node.asserts is not None for node in automaton.nodes)
-        kinds = [((10, 10),), category("w", True), category("w", False)] if self._asserts else []
+        asserts = {node.asserts for node in automaton.nodes} - {None}
+        self._asserts = bool(asserts)
+        words = category("w", False) if asserts & _IN_UNICODE else category("w", True)
+        kinds = [((10, 10),), category("w", True), words] if self._asserts else []
         alphabet, masks = alphabet_of([*automaton.sets, *kinds])
         super().__init__(alphabet, name)
         self._sets = masks[: len(automaton.sets)]
