@@ -359,8 +359,11 @@ class ObjectPlan:
                 key = self._key(number, spot.written)
                 if key is not None:
                     choices.append((key, self.behind(spot, key), cell.node, cell.meets))
+        few = spot.next < len(self.names) or (self._counts and spot.total < self.shape.least)
         for key, then, node, meets in choices:
             for value in self._made(then, node, meets):
+                if not few and value.then.open == spot.open:
+                    continue  # a key that is no name and that nothing needs
                 text = self._of(value.node)
                 assert text is not None, "values have texts"
                 yield len(key) + len(text) + 6, Step(key, *value)
