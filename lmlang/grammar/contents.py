@@ -33,6 +33,51 @@ MAX_DIFFERING = 2_000
 """Nodes in which a content may differ from free text, before it is walked as a whole."""
 
 
+class _Alike:
+    """A table as far as tokens can tell its states apart: of those that are alike there is one.
+
+    Args:
+        table: The table.
+        longest: Bytes of the longest token.
+    """
+
+    def __init__(self, table: Table, longest: int) -> None:
+        self.table = table
+        self._longest = longest
+        self._known = np.full(64, -1, dtype=np.int64)
+
+    def one(self, state: int) -> int:
+        """The one that stands for a state."""
+        return self.table.alike(state, self._longest)
+
+    def rows(self, states: Any) -> Any:
+        """The rows of some states."""
+        rows = self.table.rows(states)
+        last = int(rows.max())
+        if last < 0:
+            return rows
+        known = self._known
+        if last >= len(known):
+            known = np.full(2 * last, -1, dtype=np.int64)
+            known[: len(self._known)] = self._known
+        met = np.zeros(last + 1, dtype=np.bool_)
+        met[rows[rows >= 0]] = True
+        fresh = np.flatnonzero(met & (known[: last + 1] < 0))
+        for state in fresh.tolist():
+            known[state] = self.one(state)
+        self._known = known
+        return np.where(rows >= 0, known[rows], rows)
+
+    def push(self, state: int, byte: int) -> int:
+        """One entry of a row."""
+        onward = self.table.push(state, byte)
+        return self.one(onward) if onward >= 0 else onward
+
+    def following(self, state: int) -> bytes:
+        """The bytes that are possible in a row."""
+        return self.table.following(state)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Inside:
     """What tokens do in a content.
@@ -73,7 +118,7 @@ class _Base:
         rows: The rows of its states, in the table's numbers.
     """
 
-    table: Table
+    table: _Alike
     free: _Free
     rows: Any
 
@@ -89,6 +134,7 @@ class Contents:
         self._trie = trie
         self._known: OrderedDict[tuple[int, int], Inside] = OrderedDict()
         self._bases: OrderedDict[tuple[int, int], _Base | None] = OrderedDict()
+        self._alike: OrderedDict[int, _Alike] = OrderedDict()
         self._free: dict[bytes, _Free] = {}
         self._lock = threading.Lock()
 
@@ -106,15 +152,26 @@ class Contents:
         return known
 
     def _made(self, table: Table, start: int) -> Inside:
-        alike = table.alike(start, self._trie.longest)
-        if alike != start:
-            return self.inside((table, alike))
-        base = self._base(table, start)
+        alike = self._of(table)
+        one = alike.one(start)
+        if one != start:
+            return self.inside((table, one))
+        base = self._base(alike, start)
         found = None if base is None else self._differing(base, start)
         if found is not None:
             return found
-        alive, left = self._trie.descend(table, start, DEAD, LEAVE)
-        return Inside(table, self._bits(alive), self._paths(left))
+        states, left = self._trie.descend(alike, start, DEAD, LEAVE)
+        return Inside(table, self._bits(states), self._paths(left))
+
+    def _of(self, table: Table) -> _Alike:
+        found = self._alike.get(id(table))
+        if found is None:
+            with self._lock:
+                made = _Alike(table, self._trie.longest)
+                found = self._alike.setdefault(id(table), made)
+                if len(self._alike) > MAX_CONTENTS:
+                    self._alike.popitem(last=False)
+        return found
 
     def _bits(self, states: Any) -> Bits:
         inside = np.flatnonzero(states >= 0)
@@ -125,23 +182,24 @@ class Contents:
     def _paths(self, nodes: list[int]) -> tuple[tuple[int, bytes], ...]:
         return tuple((node, self._trie.path(node)) for node in nodes)
 
-    def _base(self, table: Table, start: int) -> _Base | None:
+    def _base(self, table: _Alike, start: int) -> _Base | None:
         """The free text that most bytes lead to from a state, if there is such."""
         (row,) = table.rows([start])
         state = _commonest(row)
         if state < 0:
             return None
-        key = (id(table), state)
-        if key not in self._bases:
-            made = self._made_base(table, state)
-            with self._lock:
-                self._bases[key] = made
-                if len(self._bases) > MAX_CONTENTS:
-                    self._bases.popitem(last=False)
-            return made
-        return self._bases[key]
+        key = (id(table.table), state)
+        with self._lock:
+            if key in self._bases:
+                return self._bases[key]
+        made = self._made_base(table, state)
+        with self._lock:
+            self._bases[key] = made
+            if len(self._bases) > MAX_CONTENTS:
+                self._bases.popitem(last=False)
+        return made
 
-    def _made_base(self, table: Table, state: int) -> _Base | None:
+    def _made_base(self, table: _Alike, state: int) -> _Base | None:
         if _commonest(table.rows([state])[0]) != state:
             return None
         numbers, done = [state], 0
@@ -175,7 +233,7 @@ class Contents:
 
         Only bytes are looked at that lead elsewhere than in free text, node by node.
         """
-        trie, free, table = self._trie, base.free, base.table
+        trie, free = self._trie, base.free
         starts, labels = trie.starts, trie.labels
         added: list[int] = []
         removed: list[Any] = []
@@ -217,7 +275,7 @@ class Contents:
         left = free.left
         if spared:
             left = tuple(item for item in left if item[0] not in spared)
-        return Inside(table, bits, left + self._paths(entered))
+        return Inside(base.table.table, bits, left + self._paths(entered))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

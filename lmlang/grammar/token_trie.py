@@ -17,8 +17,8 @@ Ints: TypeAlias = NDArray[np.int32]
 Bits: TypeAlias = NDArray[np.int32]
 """int32 [ceil(V / 32)]: bit ``id % 32`` of the word ``id // 32`` is 1 where an id is legal."""
 
-FEW_WAYS = 12
-"""Where a walk begins with so few bytes, it goes one by one from there."""
+FEW_WAYS, MANY_NODES = 12, 4_000
+"""Where a walk begins with so few bytes, and below them are so few nodes, it goes one by one."""
 FEW_TOKENS = 24
 """So many are marked one by one."""
 FEW_NODES = 200
@@ -143,7 +143,9 @@ class TokenTrie:
         inside: Ints = np.full(len(self.labels), -1, dtype=np.int32)
         left: list[int] = []
         nodes, states = np.zeros(1, dtype=np.int64), np.array([start], dtype=np.int64)
-        if len(table.following(start)) <= FEW_WAYS:
+        following = table.following(start)
+        first = [self.child(0, byte) for byte in following] if len(following) <= FEW_WAYS else [0]
+        if sum(int(self._below[node]) for node in first if node >= 0) <= MANY_NODES:
             self._descend_one_by_one(table, nodes, states, inside, left, leave)
             return inside, left
         for depth in range(1, len(self.levels) - 1):
