@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
-from lmlang.errors import quote
+from lmlang.errors import GrammarTooLarge, quote
 from lmlang.grammar.machines import (
     GONE,
     MAX_EXPLORED,
@@ -30,6 +30,9 @@ from lmlang.grammar.machines import (
 from lmlang.grammar.regex import compile_regex, compile_search
 from lmlang.grammar.threads import Pattern
 
+MAX_DEPTH = 100
+"""Languages made of languages, one inside of the other."""
+
 
 class Language:
     """Texts; immutable. Equal only to itself, and what is made in the same way is the same object.
@@ -37,10 +40,12 @@ class Language:
     Use the functions of this module to make one.
     """
 
-    __slots__ = ("__weakref__", "_kind", "_machine", "_make", "_of", "tables")
+    __slots__ = ("__weakref__", "_depth", "_kind", "_machine", "_make", "_of", "tables")
 
     def __init__(self, kind: str, of: Any, make: Callable[[Language], Machine]) -> None:
         self._kind = kind
+        parts = of if kind in ("all", "any") else (of,) if kind == "not" else ()
+        self._depth: int = 1 + max((part._depth for part in parts), default=0)
         self._of = of
         self._make = make
         self._machine: Machine | None = None
@@ -88,15 +93,25 @@ class Language:
 
     def contains(self, text: str) -> bool:
         """Whether a text belongs to it."""
+        return (text.isascii() or not _has_surrogate(text)) and self._holds(text)
+
+    def _holds(self, text: str) -> bool:
         if self._kind == "texts":
             return text in self._of
+        if self._kind == "lengths":
+            least, most = self._of
+            return bool(least <= len(text) and (most is None or len(text) <= most))
+        if self._kind == "not":
+            return not self._of._holds(text)
+        if self._kind in ("all", "any"):
+            verdicts = (part._holds(text) for part in self._of)
+            return all(verdicts) if self._kind == "all" else any(verdicts)
         machine = self.machine
         state = machine.start
         for character in text:
-            letter = machine.alphabet.letter(ord(character))
-            state = GONE if letter < 0 or state == GONE else machine.step(state, letter)
             if state == GONE:
                 return False
+            state = machine.step(state, machine.alphabet.letter(ord(character)))
         return machine.accepting(state)
 
     def is_empty(self) -> bool:
@@ -193,7 +208,13 @@ def _language(kind: str, of: Any, make: Callable[[Language], Machine]) -> Langua
     with _lock:
         found = _known.get((kind, of))
         if found is None:
-            found = _known[kind, of] = Language(kind, of, make)
+            found = Language(kind, of, make)
+            if found._depth > MAX_DEPTH:
+                raise GrammarTooLarge(
+                    f"{found.name}: it nests more than {MAX_DEPTH} times what is allowed and what "
+                    "is not; flatten it."
+                )
+            _known[kind, of] = found
         return found
 
 

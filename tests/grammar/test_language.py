@@ -118,6 +118,21 @@ def test_what_is_made_alike_is_one_object() -> None:
     assert of_texts(["\ud800"]) is NOTHING
 
 
+def nested(depth: int) -> Language:
+    language = matching("a+")
+    for number in range(depth):
+        other = matching(f"b{{{number}}}a*")
+        language = language & other if number % 2 else language | other
+    return language
+
+
+def test_nesting_is_bounded() -> None:
+    assert nested(90).contains("b" * 88 + "a") == nested(90).contains("b" * 88 + "aa")
+    assert nested(90).shortest() is not None
+    with pytest.raises(GrammarTooLarge, match="nests more than 100 times"):
+        nested(10_000)
+
+
 def test_surrogates_belong_to_no_language() -> None:
     assert not ANY.contains("\ud800")
     assert not (~of_texts(["a"])).contains("a\udfff")
