@@ -13,9 +13,8 @@ from typing import Any
 from lmlang.errors import SchemaUnsupported, quote
 from lmlang.grammar import literals
 from lmlang.grammar.patterns import unlike
+from lmlang.grammar.type_core import Core
 
-Core = Mapping[str, Any]
-"""A node of pydantic's core schema."""
 Schema = dict[str, Any]
 
 EXACT_DIGITS = 15
@@ -99,6 +98,33 @@ def bounds_of(core: Core, refusal: Refusal) -> Schema:
         for name, keyword in keywords.items()
         if core.get(name) is not None
     }
+
+
+def bounds_around(given: Mapping[str, Any], refusal: Refusal) -> Schema:
+    """Bounds that pydantic checks behind a union, as it is one of them that has to keep them."""
+    found: Schema = {}
+    for name, value in given.items():
+        if name in ("gt", "ge", "lt", "le", "multiple_of"):
+            if not isinstance(value, (int, float, Decimal)):
+                raise refusal("a union", "bounds of it cannot be kept")
+            found |= {"type": "number", **_side(name, _number(value, refusal))}
+        elif name in ("min_length", "max_length"):
+            side = name[:3]
+            found |= {f"{side}{what}": value for what in ("Length", "Items", "Properties")}
+            found["type"] = ["string", "array", "object"]
+    return found
+
+
+def _side(name: str, value: int | float) -> Schema:
+    """A bound of a number that may be a double (see `real`)."""
+    keyword = {"ge": "minimum", "le": "maximum", "multiple_of": "multipleOf"}.get(name)
+    if keyword is not None:
+        return {keyword: value}
+    if not value:
+        return {"exclusiveMinimum" if name == "gt" else "exclusiveMaximum": 0}
+    if name == "gt":
+        return {"minimum": math.nextafter(value, math.inf)}
+    return {"maximum": math.nextafter(value, -math.inf)}
 
 
 def _number(value: Any, refusal: Refusal) -> int | float:

@@ -12,16 +12,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from lmlang.errors import SchemaUnsupported, quote
 from lmlang.grammar import literals, type_scalars
-from lmlang.grammar.type_scalars import Core, Schema, bounds_of, exactly, members, spelling
+from lmlang.grammar.type_core import LAYERS, Core, function_of, name_of, peeled
+from lmlang.grammar.type_scalars import Schema, bounds_of, exactly, members, spelling
 
-_LAYERS = frozenset(
-    ("function-before", "function-after", "function-wrap", "custom-error", "default", "model")
-)
-"""Kinds that have what counts here in ``schema``."""
+_ADDRESSES = {IPv4Address: "ipv4", IPv6Address: "ipv6"}
+_UNREADABLE = "no text of it can be generated"
 
 
 def schema_of(core: Core) -> Schema:
@@ -33,13 +34,6 @@ def schema_of(core: Core) -> Schema:
     walk = Walk(core)
     found = walk.schema(core)
     return {**found, "$defs": walk.defs} if walk.defs else found
-
-
-def peeled(core: Core) -> Core:
-    """A core schema without the layers of functions, defaults and definitions around it."""
-    while core["type"] in _LAYERS or core["type"] == "definitions":
-        core = core["schema"]
-    return core
 
 
 class Walk:
@@ -62,7 +56,7 @@ class Walk:
         """The schema of a node."""
         make = _KINDS.get(core["type"])
         if make is None:
-            raise self.refusal(_name_of(core), "no text of it can be generated")
+            raise self.refusal(name_of(core), _UNREADABLE)
         return make(self, core)
 
     def refusal(self, what: str, why: str) -> SchemaUnsupported:
@@ -90,14 +84,36 @@ class Walk:
 
     def layer(self, core: Core) -> Schema:
         """A function, a default or an error around a schema; functions may refuse what it lets."""
-        return self.schema(core.get("json_schema_input_schema") or core["schema"])
+        found = self.schema(core.get("json_schema_input_schema") or core["schema"])
+        function = function_of(core)
+        if function is None:
+            return found
+        if isinstance(function, partial):
+            more = type_scalars.bounds_around(function.keywords, self.refusal)
+            return {"allOf": [found, more]} if more else found
+        if not isinstance(function, type):
+            owner = getattr(function, "__self__", None)
+            cls = owner if isinstance(owner, type) else type(owner)
+            if cls.__module__.startswith(("pydantic.types", "pydantic.networks", "pydantic_extra")):
+                raise self.refusal(cls.__name__, _UNREADABLE)
+        return found
 
     def plain_function(self, core: Core) -> Schema:
         """A function instead of a schema."""
         given = core.get("json_schema_input_schema")
         if given is None:
-            raise self.refusal(_name_of(core), "a function of the program's own reads it")
+            raise self.refusal(name_of(core), "a function of the program's own reads it")
         return self.schema(given)
+
+    def lax(self, core: Core) -> Schema:
+        """A type of the standard library that pydantic reads strings as."""
+        strict = core["strict_schema"]
+        cls = strict.get("python_schema", {}).get("cls")
+        if cls in _ADDRESSES:
+            return {"type": "string", "format": _ADDRESSES[cls]}
+        if core["lax_schema"]["type"] == "function-plain":
+            raise self.refusal(name_of({"type": "function", "cls": cls}), _UNREADABLE)
+        return self.schema(core["lax_schema"])
 
     def definitions(self, core: Core) -> Schema:
         """A schema with named ones beside it."""
@@ -139,15 +155,28 @@ class Walk:
 
     def collection(self, core: Core) -> Schema:
         """A set; its items differ, and can be hashed."""
-        items = core.get("items_schema")
-        if items is not None:
-            inner = peeled(items)
-            if inner["type"] == "definition-ref":
-                items = self._cores[inner["schema_ref"]]
-                inner = peeled(items)
-            if inner["type"] in ("list", "set", "dict", "typed-dict") or not _hashable(items):
-                raise self.refusal(f"{core['type']} of {_name_of(inner)}", "those cannot be hashed")
-        return {**self.array(core), "uniqueItems": True}
+        found: Schema = {**self.array(core), "uniqueItems": True}
+        items = core.get("items_schema", {"type": "any"})
+        if not self._hashable(items):
+            raise self.refusal(f"{core['type']} of {name_of(items)}", "those cannot be hashed")
+        if peeled(items)["type"] == "any":
+            found["items"] = {"type": ["string", "number", "boolean", "null"]}
+        return found
+
+    def _hashable(self, core: Core) -> bool:
+        """Whether all instances can be hashed."""
+        while core["type"] in LAYERS and core["type"] != "model":
+            core = core["schema"]
+        kind, cls = core["type"], core.get("cls")
+        if kind == "definition-ref":
+            return self._hashable(self._cores[core["schema_ref"]])
+        if kind in ("union", "nullable", "tuple", "tagged-union"):
+            parts = core.get("choices") or core.get("items_schema") or [core["schema"]]
+            parts = parts.values() if isinstance(parts, dict) else parts
+            return all(self._hashable(p[0] if isinstance(p, tuple) else p) for p in parts)
+        if kind in ("list", "set", "dict", "typed-dict", "deque", "counter", "ordered-dict"):
+            return False
+        return not isinstance(cls, type) or cls.__hash__ is not None
 
     def tuple(self, core: Core) -> Schema:
         """A tuple, whose last item may be repeated."""
@@ -216,7 +245,7 @@ class Walk:
             numbers = kind == "enum" and core.get("sub_type") == "int"
             if all(isinstance(value, str) or numbers for value in values):
                 return {"enum": [str(value) for value in values]}
-        raise self.refusal(f"dict with keys of {_name_of(core)}", "keys of JSON are strings")
+        raise self.refusal(f"dict with keys of {name_of(core)}", "keys of JSON are strings")
 
     def union(self, core: Core) -> Schema:
         """One of some types."""
@@ -330,25 +359,6 @@ def _any_of(schemas: list[Schema]) -> Schema:
     return found[0] if len(found) == 1 else {"anyOf": found}
 
 
-def _hashable(core: Core) -> bool:
-    """Whether instances can be hashed, as far as a class says it."""
-    while core["type"] in _LAYERS and core["type"] != "model":
-        core = core["schema"]
-    cls = core.get("cls")
-    return not isinstance(cls, type) or cls.__hash__ is not None
-
-
-def _name_of(core: Core) -> str:
-    """A type by a name that its programmer knows."""
-    cls = core.get("cls")
-    if isinstance(cls, type):
-        return cls.__name__
-    function = core.get("function")
-    if isinstance(function, Mapping):
-        return str(getattr(function["function"], "__name__", core["type"]))
-    return {"callable": "Callable", "generator": "Iterable"}.get(core["type"], str(core["type"]))
-
-
 _KINDS: Mapping[str, Callable[[Walk, Core], Schema]] = {
     "function-before": Walk.layer,
     "function-after": Walk.layer,
@@ -357,7 +367,7 @@ _KINDS: Mapping[str, Callable[[Walk, Core], Schema]] = {
     "custom-error": Walk.layer,
     "default": Walk.layer,
     "json-or-python": lambda walk, core: walk.schema(core["json_schema"]),
-    "lax-or-strict": lambda walk, core: walk.schema(core["lax_schema"]),
+    "lax-or-strict": Walk.lax,
     "definitions": Walk.definitions,
     "definition-ref": Walk.reference,
     "any": Walk.anything,

@@ -16,9 +16,8 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache, reduce
-from operator import or_
+from dataclasses import dataclass, is_dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -28,12 +27,14 @@ from typing_extensions import NotRequired, Required, TypedDict, is_typeddict
 from lmlang.errors import ConstraintError, SchemaUnsupported, quote
 from lmlang.grammar import literals
 from lmlang.grammar.spec import Choice, Either, JsonSchema, Regex, Spec, Style, is_spec
-from lmlang.grammar.type_scalars import Core, bounds_of, members, spelling
+from lmlang.grammar.type_core import Core, function_of
+from lmlang.grammar.type_scalars import bounds_of, members, spelling
 from lmlang.grammar.type_schema import Walk, schema_of
 
 Reader: TypeAlias = Callable[[str], Any]
 """The value of a text; `ConstraintError` where it has none."""
 
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
 _NAMED = {"int": int, "float": float, "str": str, "bool": bool}
 """Types by the names that SGLang takes for them."""
@@ -88,7 +89,9 @@ def _made(tp: Any, style: Style) -> tuple[Spec, Reader]:
         return JsonSchema.of(tp, style), _json
     if is_spec(tp):
         return tp, _json if isinstance(tp, JsonSchema) else str
-    tp = _modern(_NAMED.get(tp, tp) if isinstance(tp, str) else tp)
+    tp = _NAMED.get(tp, tp) if isinstance(tp, str) else tp
+    if _OLD_TYPED_DICTS:
+        _teach(tp, set())
     return _plain(tp) or _structured(tp, style)
 
 
@@ -156,11 +159,15 @@ def _plain(tp: Any) -> tuple[Spec, Reader] | None:
     specs = list(dict.fromkeys(specs))
 
     def read(text: str) -> Any:
+        refused: ConstraintError | None = None
         for adapter, alternative in found:
             source = alternative.source(text)
             if source is not None:
-                return _read(adapter, source, text, tp)
-        raise ConstraintError(
+                try:
+                    return _read(adapter, source, text, tp)
+                except ConstraintError as error:  # another alternative may be meant
+                    refused = refused or error
+        raise refused or ConstraintError(
             f"the output {quote(text)} is no {_name(tp)}: this is an error of the backend, which "
             "did not keep the constraint."
         )
@@ -172,6 +179,8 @@ def _alternatives(core: Core) -> list[_Alternative] | None:
     """The kinds of literals of a scalar; None for what is written as JSON, or for an empty text."""
     walk = Walk(core)
     while core["type"] in _FUNCTIONS or core["type"] == "definitions":
+        if function_of(core) is not None:
+            return None
         core = core["schema"]
     kind = core["type"]
     if kind == "definition-ref":
@@ -189,7 +198,8 @@ def _alternatives(core: Core) -> list[_Alternative] | None:
         spec: Spec = JsonSchema.of(walk.schema(core))
         if kind != "decimal" and not bounds_of(core, walk.refusal):
             spec = Regex(literals.INTEGER if kind == "int" else literals.REAL)
-        return [_Alternative(spec, _number)]
+        fits = _INTEGER if kind == "int" else _NUMBER
+        return [_Alternative(spec, lambda text: text if fits.fullmatch(text) else None)]
     if kind == "str":
         return [_Alternative(JsonSchema.of(walk.schema(core)), _quoted)]
     if kind in ("date", "datetime", "time", "timedelta", "uuid"):
@@ -213,10 +223,6 @@ def _alternatives(core: Core) -> list[_Alternative] | None:
     return [_Alternative(Choice(tuple(texts)), texts.get)]
 
 
-def _number(text: str) -> str | None:
-    return text if _NUMBER.fullmatch(text) else None
-
-
 def _quoted(text: str) -> str | None:
     return text if text.startswith('"') else None
 
@@ -231,7 +237,7 @@ def _adapter(tp: Any) -> TypeAdapter[Any]:
         SchemaUnsupported: Nothing; it says which field of the type is to blame.
     """
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(tp, _parent_depth=_users_depth())
+        adapter: TypeAdapter[Any] = TypeAdapter(tp, _parent_depth=_users_frame()[1])
         if not adapter.pydantic_complete:
             adapter.rebuild(force=True, raise_errors=True)
         return adapter
@@ -251,12 +257,12 @@ def _adapter(tp: Any) -> TypeAdapter[Any]:
         ) from None
 
 
-def _users_depth() -> int:
-    """How many frames up the program stands, whose own names annotations may use."""
+def _users_frame() -> tuple[types.FrameType, int]:
+    """The program's frame, whose own names annotations may use, and how many up it stands."""
     frame, depth = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lmlang."):
         frame, depth = frame.f_back, depth + 1
-    return depth
+    return frame, depth
 
 
 def _blamed(tp: Any, where: str = "what is asked for") -> tuple[str, Any]:
@@ -274,31 +280,39 @@ def _blamed(tp: Any, where: str = "what is asked for") -> tuple[str, Any]:
     return where, tp
 
 
-def _modern(tp: Any) -> Any:
-    """The same type, its TypedDicts as pydantic wants them."""
-    if not _OLD_TYPED_DICTS:
-        return tp
-    if is_typeddict(tp):
-        if type(tp).__module__ != "typing":
-            return tp
-        fields = {}
-        for name, hint in typing.get_type_hints(tp, include_extras=True).items():
-            kind = typing.get_origin(hint)
-            inner = _modern(typing.get_args(hint)[0] if kind in (Required, NotRequired) else hint)
-            needed = kind is Required or (kind is not NotRequired and name in tp.__required_keys__)
-            fields[name] = inner if needed else NotRequired[inner]
-        return TypedDict(tp.__name__, fields)  # type: ignore[operator]
-    args = typing.get_args(tp)
-    if not args or typing.get_origin(tp) is typing.Literal:
-        return tp
-    made = tuple([_modern(arg) for arg in args])
-    if all(new is old for new, old in zip(made, args, strict=True)):
-        return tp
-    if isinstance(tp, types.UnionType):
-        return reduce(or_, made)
-    if typing.get_origin(tp) is typing.Annotated:
-        return typing.Annotated[made]
-    return tp.copy_with(made) if hasattr(tp, "copy_with") else typing.get_origin(tp)[made]
+def _teach(tp: Any, seen: set[int]) -> None:
+    """Tell pydantic how to read the TypedDicts of the standard library that a type is made of.
+
+    Before Python 3.12 it takes those of typing_extensions only, which know more of themselves.
+    """
+    if id(tp) in seen:
+        return
+    seen.add(id(tp))
+    parts = list(typing.get_args(tp))
+    own = isinstance(tp, type) and type(tp).__module__ == "typing" and is_typeddict(tp)
+    if own or is_dataclass(tp) or (isinstance(tp, type) and hasattr(tp, "_fields")):
+        with suppress(NameError, TypeError):  # which pydantic then tells of
+            local = _users_frame()[0].f_locals
+            hints = typing.get_type_hints(tp, localns=local, include_extras=True)
+            parts += hints.values()
+            if own and "__get_pydantic_core_schema__" not in vars(tp):
+                modern = _modern(tp, hints)
+                tp.__get_pydantic_core_schema__ = classmethod(
+                    lambda _, source, handler: handler.generate_schema(modern)
+                )
+    for part in parts:
+        _teach(part, seen)
+
+
+def _modern(tp: Any, hints: Mapping[str, Any]) -> Any:
+    """A TypedDict of the standard library as one of typing_extensions."""
+    fields = {}
+    for name, hint in hints.items():
+        kind = typing.get_origin(hint)
+        inner = typing.get_args(hint)[0] if kind in (Required, NotRequired) else hint
+        needed = kind is Required or (kind is not NotRequired and name in tp.__required_keys__)
+        fields[name] = inner if needed else NotRequired[inner]
+    return TypedDict(tp.__name__, fields)  # type: ignore[operator]
 
 
 def _is_union(tp: Any) -> bool:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from decimal import Decimal
+from ipaddress import IPv4Address, IPv4Network
 from typing import Annotated, Any, Literal, NamedTuple, Optional, Union
 
 import jsonschema
@@ -112,6 +113,25 @@ class Fork:
     by_day: dict[dt.date, bool]
 
 
+@dataclass
+class Tree:
+    value: int
+    left: Optional["Tree"] = None
+
+
+@dataclass
+class Shelf:
+    movies: list[Movie]
+    best: Movie | None
+
+
+T = typing.TypeVar("T")
+
+
+class Boxed(BaseModel, typing.Generic[T]):
+    content: T
+
+
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
 reals = st.decimals(-(10**9), 10**9, places=4).map(float).map(lambda x: x + 0.0)
 dates = st.dates()
@@ -141,6 +161,11 @@ cats = st.builds(lambda lives: Cat(lives=lives), st.integers(1, 9))
 dogs = st.builds(lambda k, n: Dog(kind=k, Name=n), st.sampled_from(["dog", "wolf"]), texts)
 movies = st.fixed_dictionaries({"title": texts}, optional={"year": st.integers()}).map(
     lambda movie: dict(sorted(movie.items()))  # in the order of their fields
+)
+trees = st.recursive(
+    st.builds(Tree, st.integers()),
+    lambda inner: st.builds(Tree, st.integers(), inner),
+    max_leaves=4,
 )
 numbers = st.dictionaries(texts, st.integers(), max_size=3)
 bounded = Annotated[dt.date, Ge(dt.date(1999, 12, 30)), Le(dt.date(2024, 2, 29))]
@@ -210,6 +235,20 @@ INSTANCES = [
             st.dictionaries(dates, st.booleans(), max_size=2),
         ),
     ),
+    (Annotated[int | float, Field(gt=1, le=3)], st.sampled_from([2, 2.5, 3])),
+    (
+        Annotated[str | list[bool], Len(1, 2)],
+        st.sampled_from(["a", "ab"]) | st.lists(st.booleans(), min_size=1, max_size=2),
+    ),
+    (
+        Annotated[int, Ge(5)] | Annotated[int, Le(-5)],
+        st.integers(5) | st.integers(max_value=-5),
+    ),
+    (set[Any], st.sets(st.sampled_from([None, 2, "a"]))),
+    (Tree, trees),
+    (Shelf, st.builds(Shelf, st.lists(movies, max_size=2), st.none() | movies)),
+    (IPv4Address, st.ip_addresses(v=4)),
+    (Boxed[int], st.builds(lambda x: Boxed[int](content=x), st.integers())),
     (Any, st.sampled_from([None, 1, "a", [1, {"a": []}]])),
 ]
 NAMES = [str(tp).replace("typing.", "") for tp, _ in INSTANCES]
@@ -231,7 +270,7 @@ def as_json(value: Any) -> str:
         return as_json(dict(pairs))
     if isinstance(value, Person):
         return as_json({n: v for n, v in vars(value).items() if n != "number"})
-    if isinstance(value, Fork):
+    if isinstance(value, (Fork, Tree, Shelf)):
         return as_json(vars(value))
     if isinstance(value, enum.Enum):
         return as_json(value.value)
@@ -356,6 +395,8 @@ def test_names_of_types_and_specs_and_schemas_are_taken() -> None:
         (Annotated[Cat | Dog, Field(discriminator="kind")], '{"lives": 3}'),
         (Open, '{"X": 1, "x": 2}'), (Person, '{"name": "a", "age": 1, "born": null, "number": 1}'),
         (Annotated[float, Field(lt=1)], "0.99999999999999999999"),
+        (Annotated[int | float, Field(gt=1, le=3)], "1.00000000000000000001"),
+        (int | float, "1e5"), (Annotated[int | str, Ge(0)], '"a"'), (set[Any], "[[]]"),
     ],
 )  # fmt: skip
 def test_what_is_no_value_is_not_allowed(tp: Any, text: str) -> None:
@@ -395,6 +436,11 @@ class Blob(BaseModel):
         (Access, "members of a Flag can be added up"),
         (Iterator[int], "is of the type"),
         (set[list[int]], "set of list, and those cannot be hashed"),
+        (set[int | list[int]], "those cannot be hashed"),
+        (pydantic.ByteSize, "of the type ByteSize"),
+        (pydantic.Base64Str, "of the type EncodedStr"),
+        (IPv4Network, "of the type IPv4Network"),
+        (Annotated[dt.date | dt.datetime, Ge(dt.date(2020, 1, 1))], "bounds of it cannot be kept"),
         (set[Node], "those cannot be hashed"),
         (dict[float, int], "dict with keys of float, and keys of JSON are strings"),
         (Annotated[str, Field(pattern=r"^\D+$")], "means other texts in JSON Schema"),
