@@ -51,6 +51,7 @@ EXAMPLES = {
     """,
     ir.Gen: r"""
         %1 = gen %0 -> tip [max_tokens=32, stop=["\n", "."], logit_bias={5: -100.0}]
+        %2 = gen %1 -> age [constraint=either(regex("[1-9][0-9]*"), choice("None")), think=50]
     """,
     ir.Select: '%1 = select %0 -> verdict ["good", "bad"] [ends_turn=True]',
     ir.Image: '%1 = image %0 "cat.png"',
@@ -105,6 +106,9 @@ brackets what it may have.
   refused.
 - A **value** is `None`, `True`, `False`, a number, a text, `arg name`, `ref name[0]`, or `<type>`,
   which stands for what is no data.
+- A **constraint** is `regex("…")`, `json_schema("…")` with its style behind the text where it is
+  not one line, `ebnf("…")` with its root where that has another name, `choice("…", "…")`, or
+  `either(…)` of these.
 - A tuple of one item stands without brackets: `stop="a"` is `stop=["a"]`.
 - Blank lines and further spaces have no meaning.
 - A program's parameters have their types as in its function; one that is more than names, brackets
