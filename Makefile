@@ -31,6 +31,7 @@ bench: $(VENV)/installed-test
 	$(RUN) benchmarks/prefix_reuse.py
 	$(RUN) benchmarks/scheduling.py
 	$(RUN) benchmarks/frontend.py
+	$(RUN) benchmarks/grammar.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

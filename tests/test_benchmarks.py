@@ -123,6 +123,22 @@ def test_frontend_tells_what_the_language_costs_in_round_trips() -> None:
     assert all(len(result["seconds"]) == 1 for result in value["results"])
 
 
+def test_constraints_force_only_what_documents_have(model: Path) -> None:
+    value = json_of("grammar.py", "--repeat", "1", "--model", str(model))
+    assert value["model"] == model.name
+    (result,) = value["results"]
+    schema, mask, forced = result["schema"], result["mask"], result["forced"]
+    assert schema["taken"]["lmlang"] == schema["schemas"] >= schema["common"] > 0
+    assert mask["documents"] > 0
+    for measured in (result["regex"]["compile"], schema["compile"], mask["first"], mask["again"]):
+        for times in measured.values():
+            assert 0 < times["p50"] <= times["p90"] <= times["p99"] <= times["max"]
+    assert result["regex"]["patterns"]["lmlang"].keys() >= {"date", "line", "60 words"}
+    assert forced["runs_unlike_the_document"] == 0
+    assert 0 < forced["forced"] < 1
+    assert forced["passes"] < forced["tokens"]
+
+
 @settings(max_examples=100)
 @given(st.lists(st.tuples(IDS, st.lists(st.integers(0, 2), min_size=1, max_size=5)), max_size=8))
 def test_the_optimum_is_the_union_of_all_beginnings(

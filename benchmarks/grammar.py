@@ -1,0 +1,275 @@
+"""What constraints cost: from text to the first mask, masks along documents, and what is forced.
+
+    compile   a schema or pattern as text, to the mask of the first token
+    first     masks along valid documents, with a grammar that no output has had before
+    again     the same for a second output of the same grammar
+    forced    tokens that the grammar leaves no choice about; each must be the document's own
+
+Every engine sees the same texts in turn in the same process, so the ratios depend little on the
+machine. Documents are those that all engines take, written compactly. No model runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from constraints import PATTERNS, Case, Writer, cases
+from engines import OURS, Engine, engines
+from tables import print_json, print_table
+
+from lmlang.grammar.compiler import compile_spec
+from lmlang.grammar.spec import JsonSchema
+from lmlang.grammar.vocabulary import Vocabulary
+from lmlang.runtime.models.fetch import find_embedded_model
+from lmlang.runtime.models.gguf_file import open_gguf
+from lmlang.runtime.tokenizer import Tokenizer
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Microseconds that a piece of work took, and what it returned."""
+    started = time.perf_counter_ns()
+    done = work()
+    return (time.perf_counter_ns() - started) / 1e3, done
+
+
+def shown(values: Sequence[float]) -> dict[str, float]:
+    """What is told of many times."""
+    ordered = sorted(values)
+    at = {name: ordered[int(part * (len(ordered) - 1))] for name, part in
+          (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0))}  # fmt: skip
+    return {
+        name: round(value, 2) for name, value in (at | {"mean": statistics.fmean(ordered)}).items()
+    }
+
+
+def compiled(engine: Engine, make: Callable[[str], Any], text: str) -> tuple[float | None, Any]:
+    """Microseconds from a text to the mask of its first token; None where it is refused."""
+
+    def work() -> Any:
+        made = make(text)
+        engine.begin(made).fill()
+        return made
+
+    try:
+        return timed(work)
+    except Exception:  # each has its own errors
+        return None, None
+
+
+def along(engine: Engine, made: Any, ids: Sequence[int]) -> list[float] | None:
+    """Microseconds of each mask along a document; None where it does not allow all of it."""
+    output = engine.begin(made)
+    times = []
+    for index in ids:
+        micros, _ = timed(output.fill)
+        times.append(micros)
+        if not output.allows(index):
+            return None
+        output.accept(index)
+    return times
+
+
+def regexes(found: Sequence[Engine], repeat: int) -> dict[str, Any]:
+    """Compile typical patterns, and walk outputs of ours twice."""
+    times: dict[str, dict[str, list[float]]] = {engine.name: {} for engine in found}
+    for turn in range(repeat):
+        for name, pattern in PATTERNS.items():
+            for engine in found:
+                # An empty group, so that nobody finds what was compiled in an earlier turn.
+                micros, _ = compiled(engine, engine.regex, pattern + "(?:)" * turn)
+                if micros is not None:
+                    times[engine.name].setdefault(name, []).append(micros)
+    ours = found[0]
+    warm: list[float] = []
+    for pattern in PATTERNS.values():
+        made = ours.regex(pattern)
+        for seed in range(3):
+            ids = made.vocabulary.encode(made.sample(seed, budget=64))
+            along(ours, made, ids)
+            warm += along(ours, made, ids) or []
+    medians = {
+        name: {pattern: statistics.median(each) for pattern, each in taken.items()}
+        for name, taken in times.items()
+    }
+    return {
+        "compile": {name: shown(list(each.values())) for name, each in medians.items() if each},
+        "patterns": medians,
+        "warm": shown(warm),
+    }
+
+
+def schemas(found: Sequence[Engine], given: Sequence[Case]) -> tuple[dict[str, Any], list[Any]]:
+    """Compile every schema with every engine; what was made of those that all of them take."""
+    times: dict[str, list[float]] = {engine.name: [] for engine in found}
+    common: dict[str, list[float]] = {engine.name: [] for engine in found}
+    kept = []
+    for case in given:
+        made = {}
+        took = {}
+        for engine in found:
+            micros, done = compiled(engine, engine.schema, case.schema)
+            if micros is not None:
+                times[engine.name].append(micros)
+                made[engine.name], took[engine.name] = done, micros
+        if len(made) == len(found):
+            kept.append((case, made))
+            for name, micros in took.items():
+                common[name].append(micros)
+    result = {
+        "schemas": len(given),
+        "taken": {name: len(each) for name, each in times.items()},
+        "all_taken": {name: shown(each) for name, each in times.items() if each},
+        "common": len(kept),
+        "compile": {name: shown(each) for name, each in common.items() if each},
+    }
+    return result, kept
+
+
+def masks(found: Sequence[Engine], kept: Sequence[Any], vocabulary: Vocabulary) -> dict[str, Any]:
+    """Masks along the documents that every engine allows, with fresh grammars and once more."""
+    first: dict[str, list[float]] = {engine.name: [] for engine in found}
+    again: dict[str, list[float]] = {engine.name: [] for engine in found}
+    documents = left_out = 0
+    for case, made in kept:
+        fresh = {engine.name: engine.schema(case.schema) for engine in found}
+        for document in case.documents:
+            text = Writer(made[OURS].automaton, case.schema).written(document)
+            ids = [] if text is None else vocabulary.encode(text)
+            taken = {engine.name: along(engine, fresh[engine.name], ids) for engine in found}
+            if not ids or None in taken.values():
+                left_out += 1
+                continue
+            documents += 1
+            for engine in found:
+                first[engine.name] += taken[engine.name] or []
+                again[engine.name] += along(engine, fresh[engine.name], ids) or []
+    return {
+        "documents": documents,
+        "left_out": left_out,
+        "tokens": len(first[OURS]),
+        "first": {name: shown(each) for name, each in first.items() if each},
+        "again": {name: shown(each) for name, each in again.items() if each},
+    }
+
+
+def forced(given: Sequence[Case], vocabulary: Vocabulary) -> dict[str, Any]:
+    """How many tokens of all documents that we take are forced, and whether they are their own."""
+    tokens = free = other = documents = 0
+    for case in given:
+        try:
+            grammar = compile_spec(JsonSchema(case.schema, "compact"), vocabulary)
+        except Exception:  # counted where schemas are compiled
+            continue
+        for document in case.documents:
+            text = Writer(grammar.automaton, case.schema).written(document)
+            if text is None:
+                continue
+            ids, at = vocabulary.encode(text), 0
+            matcher = grammar.matcher()
+            documents += 1
+            while at < len(ids):
+                run = matcher.forced_tokens()
+                other += run != list(ids[at : at + len(run)])
+                if not run:
+                    free += 1
+                    run = [ids[at]]
+                matcher.accept_tokens(ids[at : at + len(run)])
+                at += len(run)
+            tokens += len(ids)
+    share = (tokens - free) / tokens if tokens else 0.0
+    return {
+        "documents": documents,
+        "tokens": tokens,
+        "passes": free,
+        "forced": round(share, 4),
+        "runs_unlike_the_document": other,
+    }
+
+
+def table(title: str, measured: Mapping[str, Mapping[str, float]], unit: float = 1) -> None:
+    """Print what was measured of each engine, and how its median compares to ours."""
+    ours = measured[OURS]["p50"]
+    names = ("p50", "p90", "p99", "max", "mean")
+    rows = [
+        [name, *(f"{values[each] / unit:,.2f}" for each in names), f"{values['p50'] / ours:.2f}"]
+        for name, values in measured.items()
+    ]
+    print_table(title, ["", *names, "p50 / ours"], rows)
+
+
+def told(name: str, vocabulary: Vocabulary, given: Sequence[Case], repeat: int) -> dict[str, Any]:
+    """Measure everything with one vocabulary and print it."""
+    found, missing = engines(vocabulary)
+    print(f"\n== {name}: {vocabulary.size:,} tokens", *missing, sep="\n")
+    gc.collect()
+    by_pattern = regexes(found, repeat)
+    by_schema, kept = schemas(found, given)
+    by_mask = masks(found, kept, vocabulary)
+    by_force = forced(given, vocabulary)
+    table(f"regex, text to first mask, ms ({len(PATTERNS)} patterns)", by_pattern["compile"], 1e3)
+    table("regex, a mask of a state met before, µs", {OURS: by_pattern["warm"]})
+    taken = ", ".join(f"{count} by {engine}" for engine, count in by_schema["taken"].items())
+    table(
+        f"schema, text to first mask, ms (all that each takes; of {len(given)}: {taken})",
+        by_schema["all_taken"],
+        1e3,
+    )
+    common = by_schema["common"]
+    table(f"schema, text to first mask, ms (the {common} that all take)", by_schema["compile"], 1e3)
+    for turn, title in (("first", "fresh grammars"), ("again", "a second output of each")):
+        size = f"{by_mask['tokens']:,} tokens of {by_mask['documents']} documents"
+        table(f"mask, µs, {title} ({size})", by_mask[turn])
+    print(
+        f"\nforced: {by_force['forced']:.1%} of {by_force['tokens']:,} tokens of "
+        f"{by_force['documents']} documents, so {by_force['passes']:,} passes; "
+        f"{by_force['runs_unlike_the_document']} runs that are not the document's own"
+    )
+    facts = {"vocabulary": name, "size": vocabulary.size, "missing": missing}
+    return facts | {"regex": by_pattern, "schema": by_schema, "mask": by_mask, "forced": by_force}
+
+
+def main() -> None:
+    """Measure in turns, print tables and a line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=3, help="turns of the patterns (default: 3)")
+    parser.add_argument("--small", action="store_true", help="few schemas; times mean little")
+    parser.add_argument("--model", type=Path, help="a .gguf file (default: the embedded model)")
+    parser.add_argument("--llama3", type=Path, help="a folder with Llama 3's tokenizer.json")
+    given = parser.parse_args()
+    path = given.model or find_embedded_model()
+    tokenizers = {path.name: Tokenizer.from_gguf(open_gguf(path).metadata)}
+    if given.llama3:
+        tokenizers["Llama 3"] = Tokenizer.from_folder(given.llama3)
+    else:
+        print("Llama 3's 128k tokens are not measured: give --llama3 a folder with tokenizer.json")
+    measured = cases(given.small)
+    if not given.small:
+        random.Random(0).shuffle(measured)
+    results = [
+        told(name, Vocabulary.of(each), measured, given.repeat) for name, each in tokenizers.items()
+    ]
+    facts = {"python": platform.python_version(), "load_before": round(os.getloadavg()[0], 2)}
+    facts |= {"versions": {name: _version(name) for name in ("llguidance", "xgrammar", "numpy")}}
+    line = {"benchmark": "grammar", "small": given.small, "model": path.name, **facts}
+    print_json(line | {"repeat": given.repeat, "results": results})
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    main()
