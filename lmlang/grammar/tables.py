@@ -25,6 +25,8 @@ from lmlang.grammar.charset import LAST
 from lmlang.grammar.language import Language
 from lmlang.grammar.machines import GONE, NEVER, Edges
 
+TRIED = 32
+"""States of a language that are looked at when its table is made."""
 MANY = 16
 """Edges of a state from which on they are looked up by letter."""
 MAX_ROWS = 16_384
@@ -91,6 +93,8 @@ class TextTable:
         if machine.distance(machine.start) >= NEVER:
             raise Unsatisfiable(f"{language.name}: no text at all is possible.")
         self.start = self._number((machine.start,))
+        if not machine.sure:
+            self._try()
 
     @property
     def full(self) -> bool:
@@ -205,6 +209,13 @@ class TextTable:
         if found is None:
             found = self._living[source] = self._machine.alive(source)
         return found
+
+    def _try(self) -> None:
+        """Take the first states up front: a language that is too large is seldom so later only."""
+        found = [self._machine.start]
+        for state in found:
+            new = dict.fromkeys(target for _, target in self._alive(state)).keys() - set(found)
+            found += sorted(new)[: TRIED - len(found)]
 
     def _way(self, source: int, ranges: Iterable[tuple[int, int]]) -> int | None:
         """The source behind a part of a character that may become any in some ranges.

@@ -265,7 +265,8 @@ class Pattern(Machine):
     def _weight(self, key: Key) -> int:
         threads, _, monitors = key
         owed = sum(len(duty) for _, duties in threads for _, duty in duties)
-        return len(threads) + owed + sum(map(len, monitors))
+        found = len(threads) + owed + sum(map(len, monitors))
+        return found if self.sure else 2 * found
 
     def _least(self, threads: Threads) -> int:
         found = NEVER
