@@ -80,7 +80,13 @@ class Rules(Protocol):
         """Tables for the bytes that come next; empty where there are none.
 
         A run of bytes is possible if any table stays inside of it to its end. Where any table
-        says `LEAVE`, `push` has to be asked.
+        says `LEAVE`, `push` has to be asked, unless `leaves_freely`.
+        """
+
+    def leaves_freely(self, key: Any) -> bool:
+        """Whether `push` gives a key wherever the contents of this key say `LEAVE`.
+
+        False where it is not known without looking.
         """
 
     def pointer(self, key: Any) -> str:

@@ -153,6 +153,10 @@ class EbnfRules:
         tables = [(self._table(call), spot) for spot, call in sources]
         return tuple((table, table.state(spot)) for table, spot in tables)
 
+    def leaves_freely(self, key: Place) -> bool:
+        """False: what comes behind a rule has to be asked."""
+        return False
+
     def pointer(self, key: Place) -> str:
         """Always "": a grammar is no JSON."""
         return ""

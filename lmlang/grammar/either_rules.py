@@ -57,6 +57,10 @@ class EitherRules:
             found += contents
         return tuple(dict.fromkeys(found))
 
+    def leaves_freely(self, key: Alive) -> bool:
+        """Whether all of them do so."""
+        return all(self._alternatives[number].leaves_freely(inner) for number, inner in key)
+
     def pointer(self, key: Alive) -> str:
         """Where in the one that is left; "" while there are several."""
         return self._alternatives[key[0][0]].pointer(key[0][1]) if len(key) == 1 else ""

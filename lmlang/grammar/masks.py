@@ -94,7 +94,11 @@ class Masks:
             return self._trie.bits(found)
         parts = [self._contents.inside(content) for content in contents]
         left = {node: path for part in parts for node, path in part.left}
+        free, starts = automaton.rules.leaves_freely(state.key), self._trie.starts
         for node, path in left.items():
+            if free and starts[node] == starts[node + 1]:
+                found.append(node)
+                continue
             behind = automaton.run(state, path)
             if behind is not None:
                 found.append(node)

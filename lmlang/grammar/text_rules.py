@@ -53,6 +53,10 @@ class TextRules:
         """The table, as the text is nothing else."""
         return ((self._table, key),)
 
+    def leaves_freely(self, key: int) -> bool:
+        """True: a text is never left."""
+        return True
+
     def pointer(self, key: int) -> str:
         """Always "": a text has no parts."""
         return ""

@@ -38,6 +38,9 @@ class ByteSets:
     def contents(self, key: bytes) -> tuple[Content, ...]:
         return ()
 
+    def leaves_freely(self, key: bytes) -> bool:
+        return False
+
     def pointer(self, key: bytes) -> str:
         return f"/{len(key)}"
 

@@ -80,6 +80,9 @@ class Template:
     def contents(self, key: Any) -> tuple[Content, ...]:
         return ()
 
+    def leaves_freely(self, key: Any) -> bool:
+        return False
+
     def pointer(self, key: tuple[int, int]) -> str:
         return f"/{key[0]}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from functools import cache
@@ -9,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmlang.grammar.automaton import DEAD, LEAVE, Automaton, Content, State, Table
+from lmlang.grammar.compiler import Grammar, compile_spec
 from lmlang.grammar.language import of_length
 from lmlang.grammar.masks import Mask, Masks
+from lmlang.grammar.spec import JsonSchema
 from lmlang.grammar.tables import Spelling, spelled
 from lmlang.grammar.vocabulary import Vocabulary
 from tests.grammar.byte_sets import ByteSets, grammar_of, vocabulary_of
@@ -83,6 +86,14 @@ class Between:
     def contents(self, key: Any) -> tuple[Content, ...]:
         inside, ends = key
         return () if ends else tuple((self.tables[number], state) for number, state in inside)
+
+    def leaves_freely(self, key: Any) -> bool:
+        return all(self._leaving(table) <= self.ends.keys() for table in self.tables)
+
+    def _leaving(self, table: Table) -> set[int]:
+        if isinstance(table, DenseTable):
+            return set(np.argwhere(table.dense == LEAVE)[:, 1].tolist())
+        return {ord('"')}
 
     def pointer(self, key: Any) -> str:
         return ""
@@ -175,7 +186,8 @@ def test_of_contents_that_differ_from_free_text(pieces: list[bytes], seed: int) 
     check(automaton, automaton.start, vocabulary)
 
 
-@given(PIECES, st.integers(0, 40), st.integers(0, 40))
+@settings(max_examples=25)
+@given(PIECES, st.integers(0, 12), st.integers(0, 20))
 def test_of_lengths_that_are_alike(pieces: list[bytes], least: int, more: int) -> None:
     vocabulary = vocabulary_of(pieces, special=1)
     table = spelled(of_length(least, least + more), Spelling.JSON)
@@ -239,6 +251,46 @@ def test_special_ids_and_tokens_without_bytes_are_never_legal() -> None:
     grammar = grammar_of({b"ab", b"b"}, vocabulary)
     assert grammar.matcher().mask().ids().tolist() == [0]
     assert not grammar.matcher().accept_token(3)
+
+
+JSON_PIECES = [
+    *(bytes([byte]) for byte in range(0x20, 0x100)),
+    *(b'{"', b'":', b'":"', b'","', b'",', b'"}', b'"}}', b'}, "', b'"],', b'[{"', b'""', b'": "'),
+    *(b"name", b"na", b"me", b'me"', b'e":', b"true", b"null", b"}}", b"]]", b'x"', b'a"', b"ab"),
+    *(b'b"]', b"10", b"12", b"0.", b", ", b": ", b"\\u", b"\\u00", b"e\\u", '"é'.encode(), b"-1"),
+]
+SCHEMAS: list[dict[str, Any]] = [
+    {"properties": {"name": {"type": "string"}, "na": {}}, "required": ["na"]},
+    {"type": "object", "additionalProperties": {"type": ["integer", "null"]}, "maxProperties": 2},
+    {"type": "array", "items": {"type": "string", "maxLength": 3}, "uniqueItems": True},
+    {"type": "object", "patternProperties": {"^x": {"enum": ["ab", "abb", "x"]}, "e$": False}},
+    {"anyOf": [{"type": "string", "pattern": "^a+b"}, {"type": "string", "minLength": 3}, {}]},
+]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: json.dumps(schema)[:40])
+@given(seed=st.integers(0, 1 << 30))
+@settings(max_examples=10)
+def test_of_json_schemas(schema: dict[str, Any], seed: int) -> None:
+    vocabulary = json_vocabulary()
+    grammar = schema_grammar(json.dumps(schema))
+    matcher, draws = grammar.matcher(), random.Random(seed)
+    for _ in range(12):
+        ids = check(grammar.automaton, matcher.state, vocabulary).ids().tolist()
+        if not ids:
+            break
+        longest = max(ids, key=lambda index: (len(vocabulary.pieces[index]), draws.random()))
+        assert matcher.accept_token(draws.choice([*ids, *[longest] * 8]))
+
+
+@cache
+def json_vocabulary() -> Vocabulary:
+    return vocabulary_of(JSON_PIECES)
+
+
+@cache
+def schema_grammar(text: str) -> Grammar:
+    return compile_spec(JsonSchema(text), json_vocabulary())
 
 
 def test_what_is_kept_is_bounded() -> None:

@@ -198,6 +198,14 @@ class Key:
         """What the object may still turn out to be."""
         return tuple(sorted({reading.goal for reading in self.readings}))
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no key that has been written, and is no name, begins so."""
+        return not any(
+            reading.cells and self._rivals(reading.plan, reading.spot, self.typed)
+            for reading in self.readings
+        )
+
     def push(self, byte: int, context: Context) -> tuple[Move, ...]:
         """What one more byte does."""
         if byte == QUOTE:
@@ -221,14 +229,18 @@ class Key:
 
     def following(self, context: Context) -> bytes:
         """The bytes that do something."""
-        found, size = set[int](), len(self.typed)
+        found, unsure, size = set[int](), set[int](), len(self.typed)
         for _, plan, spot, named, cells in self.readings:
             if named:
                 for key in beginning(plan.keys(spot), self.typed):
                     found.add(key[size] if len(key) > size else QUOTE)
+            rivals = self._rivals(plan, spot, self.typed) if cells else ()
+            taken = {rival[0] if rival else QUOTE for rival in rivals}
             for _, table, state in cells:
-                found.update(table.following(state))
-        return bytes(byte for byte in sorted(found) if self.push(byte, context))
+                found.update(byte for byte in table.following(state) if byte not in taken)
+            unsure |= taken
+        found.update(byte for byte in unsure - found if self.push(byte, context))
+        return bytes(sorted(found))
 
     def begins(self, context: Context) -> Start | None:
         """No value begins inside of a key."""

@@ -18,6 +18,7 @@ from lmlang.grammar.schema.escape import stays_open
 from lmlang.grammar.schema.frames import Plans, Strings
 from lmlang.grammar.schema.items import Items
 from lmlang.grammar.schema.levels import Level, Levels
+from lmlang.grammar.schema.members import Key
 from lmlang.grammar.schema.moves import Context, Goals, Move, Start
 from lmlang.grammar.schema.shapes import Array, Graph
 from lmlang.grammar.schema.style import Layout
@@ -182,6 +183,14 @@ class SchemaRules:
                     return ()
             found.update(dict.fromkeys(tables))
         return tuple(found)
+
+    def leaves_freely(self, key: Where) -> bool:
+        """Whether no text that was written before can forbid one that is under way."""
+        for place in _all(key):
+            frame = place.level.frame
+            if place.begun or not (isinstance(frame, Strings) or _is_new(frame)):
+                return False
+        return True
 
     def pointer(self, key: Where) -> str:
         """Which part of the schema the next byte belongs to, as a JSON pointer."""
@@ -349,6 +358,11 @@ class SchemaRules:
 
 def _all(key: Where) -> Iterator[Place]:
     return iter((key,) if isinstance(key, Place) else key.places)
+
+
+def _is_new(frame: object) -> bool:
+    """Whether it is a key that no other key has begun like."""
+    return isinstance(frame, Key) and frame.is_new
 
 
 def check_unique(shape: Array, graph: Graph, style: Style) -> bool:
