@@ -154,8 +154,8 @@ class EbnfRules:
         return tuple((table, table.state(spot)) for table, spot in tables)
 
     def leaves_freely(self, key: Place) -> bool:
-        """False: what comes behind a rule has to be asked."""
-        return False
+        """True: the table knows the bytes that called rules, or what comes behind it, read."""
+        return True
 
     def pointer(self, key: Place) -> str:
         """Always "": a grammar is no JSON."""

@@ -163,13 +163,19 @@ def test_every_state_is_viable_and_completes_by_the_fewest_bytes(grammar: dict[s
 
 
 def told(automaton: Automaton, state: State, run: bytes) -> bool | None:
-    """What the tables say of a run of bytes: possible, not possible, or to be asked."""
+    """What the tables say of a run of bytes: possible, not possible, or to be asked.
+
+    Where it is left by the last byte, it is possible.
+    """
     asked = False
     for table, at in automaton.rules.contents(state.key):
-        for byte in run:
+        for number, byte in enumerate(run, 1):
             onward = table.push(at, byte)
             if onward in (DEAD, LEAVE):
                 asked |= onward == LEAVE
+                if onward == LEAVE and number == len(run):
+                    assert automaton.rules.leaves_freely(state.key)
+                    return True
                 break
             at = onward
         else:
