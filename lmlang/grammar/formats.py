@@ -49,9 +49,9 @@ _LDH = "[0-9A-Za-z](?:[0-9A-Za-z-]{0,61}[0-9A-Za-z])?"
 _ATOM = "[0-9A-Za-z!#$%&'*+/=?^_`{|}~-]+"
 _QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~]){0,62}"'
 _EMAIL = (
-    rf"(?:(?=[^@]{{1,64}}@){_ATOM}(?:\.{_ATOM})*|(?=.{{2,64}}@){_QUOTED})"
-    rf"@(?:{_LDH}(?:\.{_LDH})*|\[(?:{_IPV4}|IPv6:{_IPV6})\])"
+    rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@(?:{_LDH}(?:\.{_LDH})*|\[(?:{_IPV4}|IPv6:{_IPV6})\])"
 )
+_SHORT_LOCAL_PART = r'[^"@][^@]{0,63}@[^@]*|".*'
 
 
 def _uri(more: str, private: str) -> dict[str, str]:
@@ -136,7 +136,7 @@ _FORMATS: dict[str, Callable[[], Language]] = {
     "time": _time,
     "date-time": _date_time,
     "duration": _duration,
-    "email": lambda: matching(_EMAIL) & of_length(3, 254),
+    "email": lambda: matching(_EMAIL) & matching(_SHORT_LOCAL_PART) & of_length(3, 254),
     "hostname": lambda: matching(rf"{_LABEL}(?:\.{_LABEL})*") & of_length(1, 253),
     "ipv4": lambda: matching(_IPV4),
     "ipv6": lambda: matching(_IPV6),

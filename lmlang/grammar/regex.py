@@ -33,6 +33,8 @@ from lmlang.grammar.charset import (
 )
 from lmlang.grammar.nodes import ANYTHING, END, Assertion, Automaton, Look, Node, leading_to, pruned
 
+IGNORECASE, ASCII, DOTALL, MULTILINE = map(int, (re.I, re.A, re.S, re.M))
+
 MAX_NODES = 10_000
 """Nodes of one automaton."""
 MAX_RANGES = 100_000
@@ -139,7 +141,7 @@ class _Builder:
     def add_search(self, pattern: str) -> int:
         """Where a text begins in which a pattern of ECMA-262 is found anywhere."""
         self._pattern = pattern
-        start = self._sequence(ecma.parse(pattern), int(re.ASCII), ANYTHING)
+        start = self._sequence(ecma.parse(pattern), ASCII, ANYTHING)
         ahead, todo = set[int](), [start]
         while todo:  # what comes first, if it is not bound to the beginning
             number = todo.pop()
@@ -185,7 +187,7 @@ class _Builder:
         if name == "NOT_LITERAL":
             return self._reading([("range", argument, argument)], True, flags, onward)
         if name == "ANY":
-            dot = EVERYTHING if flags & re.DOTALL else complement(((10, 10),))
+            dot = EVERYTHING if flags & DOTALL else complement(((10, 10),))
             number = self._sets.setdefault(dot, len(self._sets))
             return self._made(Node((onward,), reads=number))
         if name == "IN":
@@ -214,7 +216,7 @@ class _Builder:
         raise refused(self._pattern, self._positions, name, why)
 
     def _reading(self, items: list[Item], negated: bool, flags: int, onward: int) -> int:
-        ignore_case, ascii_only = bool(flags & re.IGNORECASE), bool(flags & re.ASCII)
+        ignore_case, ascii_only = bool(flags & IGNORECASE), bool(flags & ASCII)
         written = (tuple(items), negated, ignore_case, ascii_only)
         number = self._classes.get(written)
         if number is None:
@@ -304,11 +306,11 @@ def _items(members: Iterable[Any]) -> list[Item]:
 
 def _assertion(name: str, flags: int) -> Assertion:
     found = _AT[name]
-    if name == "AT_BEGINNING" and flags & re.MULTILINE:
+    if name == "AT_BEGINNING" and flags & MULTILINE:
         return Assertion.BEGINNING_OF_LINE
-    if flags & re.MULTILINE:
+    if flags & MULTILINE:
         found = _IN_LINES.get(found, found)
-    return _IN_ASCII.get(found, found) if flags & re.ASCII else found
+    return _IN_ASCII.get(found, found) if flags & ASCII else found
 
 
 _SPELLINGS = re.compile(

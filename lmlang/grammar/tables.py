@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from enum import Enum
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -24,6 +23,19 @@ from lmlang.grammar.automaton import DEAD, LEAVE
 from lmlang.grammar.charset import LAST
 from lmlang.grammar.language import Language
 from lmlang.grammar.machines import GONE, NEVER, Edges
+from lmlang.grammar.spelling import (
+    ESCAPES,
+    FREE_ESCAPES,
+    HEX,
+    NO_HALF,
+    PAIR,
+    Spelling,
+    characters_of,
+    leads_of,
+    shared_digits,
+)
+
+__all__ = ["Spelling", "TextTable", "spelled"]
 
 TRIED = 32
 """States of a language that are looked at when its table is made."""
@@ -33,24 +45,6 @@ MAX_ROWS = 16_384
 """Rows that are kept of one table; a row is a kilobyte."""
 
 
-class Spelling(Enum):
-    """How the texts of a language are written.
-
-    PLAIN is UTF-8. The others are what stands between the quotes of a JSON string: JSON with one
-    spelling, which escapes as little as it may, JSON_FREE with every one that JSON allows.
-    """
-
-    PLAIN = "plain"
-    JSON = "json"
-    JSON_FREE = "json, any escapes"
-
-
-_ESCAPES = {ord(c): json.dumps(c)[2:-1].encode() for c in map(chr, range(0x20))}
-_ESCAPES |= {ord('"'): b'"', ord("\\"): b"\\"}
-_FREE_ESCAPES = {code: text for code, text in _ESCAPES.items() if len(text) == 1} | {ord("/"): b"/"}
-_HEX = b"0123456789abcdefABCDEF"
-_PAIR = b"\\u"
-
 # Keys of states. A source is a state of the machine, or ~state where all ways lead to that one.
 #   (state,)                                between characters
 #   "in", source, first, last, missing      in UTF-8: the code points that are left, bytes to come
@@ -59,8 +53,6 @@ _PAIR = b"\\u"
 #   "hex", source, value, missing, high     in the digits of \u, behind a high half or `NO_HALF`
 #   "pair", source, high, written           behind a high half: how much of \u is there
 Key: TypeAlias = tuple[Any, ...]
-
-NO_HALF = 0
 
 
 class TextTable:
@@ -85,11 +77,11 @@ class TextTable:
         self._used = 0
         self._ascii: dict[int, list[int]] = {}
         for byte in range(128):
-            if not (self._json and byte in _ESCAPES):
+            if not (self._json and byte in ESCAPES):
                 self._ascii.setdefault(self._alphabet.letter(byte), []).append(byte)
         self._ascii_classes = sum(1 << letter for letter in self._ascii)
         self._bytes: dict[int, Any] = {}
-        self._leads = self._grouped_leads()
+        self._leads = leads_of(self._alphabet)
         if machine.distance(machine.start) >= NEVER:
             raise Unsatisfiable(f"{language.name}: no text at all is possible.")
         self.start = self._number((machine.start,))
@@ -198,7 +190,7 @@ class TextTable:
         else:
             _, source, high, written = key
             onward = ("hex", source, 0, 4, high) if written else ("pair", source, high, 1)
-            row[_PAIR[written]] = self._number(onward)
+            row[PAIR[written]] = self._number(onward)
         return row
 
     def _alive(self, source: int) -> Edges:
@@ -267,7 +259,7 @@ class TextTable:
         if self._json:
             if self._machine.accepting(state):
                 row[ord('"')] = LEAVE
-            escaped = [(0, LAST)] if self._free else [(code, code) for code in _ESCAPES]
+            escaped = [(0, LAST)] if self._free else [(code, code) for code in ESCAPES]
             source = self._way(state, escaped)
             if source is not None:
                 row[ord("\\")] = self._number(("escape", source, b""))
@@ -298,7 +290,7 @@ class TextTable:
                 row[0x80 + index] = self._number(("in", source, low, high, missing - 1))
 
     def _fill_escape(self, row: Any, source: int, written: bytes) -> None:
-        for code, text in (_FREE_ESCAPES if self._free else _ESCAPES).items():
+        for code, text in (FREE_ESCAPES if self._free else ESCAPES).items():
             way = self._way(source, [(code, code)]) if text.startswith(written) else None
             if way is not None:
                 rest = text[len(written) :]
@@ -308,14 +300,15 @@ class TextTable:
             row[ord("u")] = self._number(("hex", source, 0, 4, NO_HALF))
 
     def _fill_hex(self, row: Any, source: int, value: int, missing: int, high: int) -> None:
-        for digit in _HEX:
+        for digit in HEX:
             wider = value << 4 | int(chr(digit), 16)
-            inner = self._way(source, _characters(wider, missing - 1, high))
+            inner = self._way(source, characters_of(wider, missing - 1, high))
             if inner is None:
                 continue
             onward: Key
             if missing > 1:
-                onward = _shared(inner, wider, missing - 1, high)
+                shared = shared_digits(wider, missing - 1, high) if inner < 0 else (wider, high)
+                onward = ("hex", inner, shared[0], missing - 1, shared[1])
             elif not high and 0xD800 <= wider <= 0xDBFF:
                 onward = ("pair", inner, 0xD800 if inner < 0 else wider, 0)
             else:
@@ -343,7 +336,7 @@ class TextTable:
             written = key[2]
             ends = {
                 code: text[len(written) :]
-                for code, text in (_FREE_ESCAPES if self._free else _ESCAPES).items()
+                for code, text in (FREE_ESCAPES if self._free else ESCAPES).items()
                 if text.startswith(written)
             }
             letters = 0
@@ -355,13 +348,13 @@ class TextTable:
             rest, target = self._character_end(("hex", source, 0, 4, NO_HALF))
             return b"u" + rest, target
         value, missing, high = (key[2], key[3], key[4]) if kind == "hex" else (0, 4, key[2])
-        code, target = self._nearest(source, _characters(value, missing, high))
+        code, target = self._nearest(source, characters_of(value, missing, high))
         digits = f"{code:04x}"
         if code > 0xFFFF:
             upper, lower = 0xD800 + (code - 0x10000 >> 10), 0xDC00 + (code & 0x3FF)
             digits = f"{lower:04x}" if high else f"{upper:04x}\\u{lower:04x}"
         if kind == "pair":
-            return _PAIR[key[3] :] + digits.encode(), target
+            return PAIR[key[3] :] + digits.encode(), target
         return digits[4 - missing :].encode(), target
 
     def _nearest(self, source: int, ranges: list[tuple[int, int]]) -> tuple[int, int]:
@@ -375,55 +368,6 @@ class TextTable:
                     found.append((self._machine.distance(target), code, target))
         _, code, target = min(found)
         return code, target
-
-    def _grouped_leads(self) -> list[tuple[tuple[int, int, int, int], list[tuple[int, int, int]]]]:
-        """First bytes of UTF-8 that go on alike.
-
-        Returns:
-            The classes that are possible behind some, the first and last byte that may come next
-            and how many are missing; and of each the byte, the first and the last code point.
-        """
-        groups: dict[tuple[int, int, int, int], list[tuple[int, int, int]]] = {}
-        for lead in range(0xC2, 0xF5):
-            missing = 1 + (lead >= 0xE0) + (lead >= 0xF0)
-            bits = 6 * missing
-            code = (lead & (0x3F >> missing)) << bits
-            first = max(code, (0x80, 0x800, 0x10000)[missing - 1])
-            last = min(code | (1 << bits) - 1, LAST)
-            if lead == 0xED:
-                last = 0xD7FF
-            next_first = 0x80 | first >> bits - 6 & 0x3F
-            next_last = 0x80 | last >> bits - 6 & 0x3F
-            shape = (self._alphabet.within(first, last), next_first, next_last, missing)
-            groups.setdefault(shape, []).append((lead, first, last))
-        return list(groups.items())
-
-
-def _characters(value: int, missing: int, high: int) -> list[tuple[int, int]]:
-    r"""The characters, in ranges, whose \u begins with some digits, behind a high half."""
-    first, last = value << 4 * missing, (value + 1 << 4 * missing) - 1
-    if high:
-        first, last = max(first, 0xDC00), min(last, 0xDFFF)
-        base = 0x10000 + (high - 0xD800 << 10) - 0xDC00
-        return [(base + first, base + last)] if first <= last else []
-    found = [(first, min(last, 0xD7FF)), (max(first, 0xE000), last)]
-    upper, lower = max(first, 0xD800), min(last, 0xDBFF)
-    found.append((0x10000 + (upper - 0xD800 << 10), 0x103FF + (lower - 0xD800 << 10)))
-    return [(low, top) for low, top in found if low <= top]
-
-
-def _shared(source: int, value: int, missing: int, high: int) -> Key:
-    r"""The key of a state in \u; of those that go on alike, where all lead to one state, one."""
-    if source < 0:
-        first, last = value << 4 * missing, (value + 1 << 4 * missing) - 1
-        if high:
-            high = 0xD800
-            value = 0xDC00 >> 4 * missing if first >= 0xDC00 and last <= 0xDFFF else value
-        elif last < 0xD800 or first > 0xDFFF:
-            value = 0
-        elif first >= 0xD800 and last <= 0xDBFF:
-            value = 0xD800 >> 4 * missing
-    return "hex", source, value, missing, high
 
 
 _spelled_lock = Lock()
