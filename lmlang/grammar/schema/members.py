@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from lmlang.grammar.automaton import LEAVE, Content
+from lmlang.grammar.language import ANY
 from lmlang.grammar.schema.escape import can_leave, leaves_all, stays_open
 from lmlang.grammar.schema.moves import Context, Goals, Move, Phase, Start, ended
 from lmlang.grammar.schema.object_plan import ObjectPlan, Spot, beginning
 from lmlang.grammar.schema.shapes import Node
-from lmlang.grammar.tables import TextTable
+from lmlang.grammar.tables import Spelling, TextTable, spelled
 
 COMMA, CLOSE, QUOTE = ord(","), ord("}"), ord('"')
 
@@ -256,6 +257,11 @@ class Key:
         if not any(reading.cells for reading in self.readings):
             return ()
         for _, plan, spot, named, cells in self.readings:
+            if plan.covers and not plan.ordered and self._all_open(plan, spot):
+                # All keys but some names and some that have been written: each beginning goes on.
+                table = spelled(ANY, Spelling.JSON)
+                found[table, _state(table, self.typed)] = None
+                continue
             if named:
                 table = plan.names_table(plan.keys(spot))
                 found[table, _state(table, self.typed)] = None
@@ -265,6 +271,9 @@ class Key:
                     return ()
                 found[table, state] = None
         return tuple(found)
+
+    def _all_open(self, plan: ObjectPlan, spot: Spot) -> bool:
+        return sum(1 for _ in plan.open_cells(spot)) == len(plan.cells)
 
     def finish(self, context: Context) -> tuple[bytes, Goals]:
         """The fewest bytes, or nearly, that end the object."""

@@ -96,6 +96,7 @@ class ObjectPlan:
         for name in shape.names:
             self._needed.append(self._needed[-1] - name.required)  # a bool, as a number
         self._cells: tuple[Cell, ...] | None = None
+        self._covers: bool | None = None
         few = shape.most is not None and not (shape.most >= len(shape.names) and not shape.others)
         self._counts = shape.least > needed or few
         self.simple = not self._counts and not shape.some
@@ -118,6 +119,16 @@ class ObjectPlan:
         if self._cells is None:
             self._cells = tuple(self._cut())
         return self._cells
+
+    @property
+    def covers(self) -> bool:
+        """Whether every key is a name or of a cell."""
+        if self._covers is None:
+            known = of_texts(name.key for name in self.shape.names)
+            for cell in self.cells:
+                known = known | cell.keys
+            self._covers = bool(self.cells) and (~known).is_empty()
+        return self._covers
 
     # What may come -------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ class Shapes:
         self._both: dict[frozenset[Node], Node] = {}
         self._made: dict[Node, frozenset[Node]] = {}
         self._shortest: dict[Node, bytes | None] = {}
+        self._asked: set[Node] = set()
         self.anything = self.add([])
         everything: list[Shape] = [Word(word) for word in (b"null", b"true", b"false")]
         everything += [String(ANY, True), Number(ALL), Array((), self.anything, 0, None)]
@@ -122,8 +123,6 @@ class Shapes:
                 for other in self._asked:
                     self._shortest.setdefault(other, None)
         return self._shortest[node]
-
-    _asked: set[Node] = set()
 
     def _known(self, node: Node) -> bytes | None:
         if node not in self._shortest:
