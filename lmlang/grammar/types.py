@@ -74,13 +74,14 @@ def _output(tp: Any, style: Style) -> tuple[Spec, Reader]:
             hash(tp)
         except TypeError:
             return _made(tp, style)
-        return _remembered(tp, style)
+        # Unions are equal in any order, and not alike: the first member that fits is read.
+        return _remembered(tp, style, repr(tp) if typing.get_args(tp) else "")
     except RecursionError:
         raise SchemaUnsupported("the type is nested too deep: make it of fewer levels.") from None
 
 
 @lru_cache(maxsize=512)
-def _remembered(tp: Any, style: Style) -> tuple[Spec, Reader]:
+def _remembered(tp: Any, style: Style, _: str) -> tuple[Spec, Reader]:
     return _made(tp, style)
 
 

@@ -371,6 +371,11 @@ def test_scalars_are_plain_literals_and_the_rest_is_json() -> None:
     assert schema["additionalProperties"] is False
 
 
+def test_the_order_of_a_union_counts_whatever_was_asked_before() -> None:
+    assert type(reader_of(int | float)("5")) is int
+    assert type(reader_of(float | int)("5")) is float
+
+
 def test_names_of_types_and_specs_and_schemas_are_taken() -> None:
     assert spec_of("int") == spec_of(int)
     assert reader_of("str")('"a"') == "a"
