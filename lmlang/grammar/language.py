@@ -34,6 +34,9 @@ MAX_DEPTH = 100
 """Languages made of languages, one inside of the other."""
 
 
+_END, _COME, _GO_ON = range(3)
+
+
 class Language:
     """Texts; immutable. Equal only to itself, and what is made in the same way is the same object.
 
@@ -136,24 +139,29 @@ class Language:
             return sorted(self._of, key=lambda text: (len(text), text))[:limit]
         machine, found = self.machine, list[str]()
         distance = machine.distance(machine.start)
-        heap = [] if distance >= NEVER else [(distance, 0, "", machine.start, False)]
+        # Length of the shortest text that is to be found there, place, what is to be done.
+        heap = [] if distance >= NEVER else [(distance, "", _COME, machine.start)]
         looked = 0
         while heap and len(found) < limit:
-            total, depth, text, state, ends = heappop(heap)
-            if ends:
-                found.append(text)
-                continue
+            _, text, todo, state = heappop(heap)
             looked += 1
-            if looked > MAX_EXPLORED + limit:
-                raise too_large(self.name, MAX_EXPLORED + limit)
-            if machine.accepting(state):
-                heappush(heap, (len(text), depth, text, state, True))
-            for some, target in machine.edges(state):
-                distance = machine.distance(target)
-                if distance < NEVER:
-                    total = len(text) + 1 + distance
+            if looked > MAX_EXPLORED + 4 * limit:
+                raise too_large(self.name, MAX_EXPLORED)
+            if todo == _END:
+                found.append(text)
+            elif todo == _COME:
+                if machine.accepting(state):
+                    heappush(heap, (len(text), text, _END, state))
+                nearest = min(
+                    (machine.distance(to) for _, to in machine.edges(state)), default=NEVER
+                )
+                if nearest < NEVER:
+                    heappush(heap, (len(text) + 1 + nearest, text, _GO_ON, state))
+            else:
+                for some, target in machine.alive(state):
+                    total = len(text) + 1 + machine.distance(target)
                     for character in machine.alphabet.characters(some, limit - len(found)):
-                        heappush(heap, (total, depth - 1, text + character, target, False))
+                        heappush(heap, (total, text + character, _COME, target))
         return found
 
     def size(self, limit: int) -> int:

@@ -277,6 +277,8 @@ class _Builder:
 
     def _open_dollars(self) -> None:
         """Let a $ behind which a line may end look ahead: nothing else may follow that."""
+        if all(node.asserts is not Assertion.DOLLAR for node in self._nodes):
+            return
         ends = [contains(ranges, ord("\n")) for ranges in self._sets]
         readers = [n for n, node in enumerate(self._nodes) if node.reads is not None]
         before = leading_to(self._nodes, [n for n in readers if ends[self._nodes[n].reads or 0]])
