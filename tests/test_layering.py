@@ -32,7 +32,7 @@ MAY_TAKE = {
 STANDARD_ONLY = {"errors", "limits", "grammar", "noise", "protocol", "frontend"}
 OPTIONAL = {
     "lmlang.frontend.progress": {"tqdm"},  # may be missing, which the module then says
-    "lmlang.grammar.types": {"pydantic", "typing_extensions"},
+    "lmlang.grammar.types": {"pydantic", "pydantic_core", "typing_extensions"},
     "lmlang.grammar.tables": {"numpy"},
     "lmlang.grammar.ebnf_table": {"numpy"},
     "lmlang.grammar.contents": {"numpy"},

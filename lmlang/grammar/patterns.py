@@ -8,37 +8,42 @@ from __future__ import annotations
 
 import re
 
-_NARROW = frozenset("dws")
-_UNLIKE = frozenset("DWSbBAzZpPGKRXhHvVNk")
-"""Behind a backslash: what the kinds of expressions read differently, or not all of them know."""
-_SET_OPERATIONS = ("&&", "--", "~~", "||", "[")
+_ALIKE = re.compile(r"\\(?:[tnrfv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[^\w\s<>])", re.ASCII)
+"""Escapes that mean the same everywhere."""
+_CLASS = re.compile(r"\\[dws]")
+"""... and those that mean fewer texts, except in a class of all others."""
+_GROUP = re.compile(r"\((?!\?)|\(\?:|\(\?P<\w+>")
+_UNLIKE = re.compile(r"\{,|\{(?!\d+(?:,\d*)?\})")
+_IN_CLASS = ("[", "&&", "--", "~~", "||")
+"""What Rust reads as an operation on classes."""
 
 
 def unlike(pattern: str) -> str | None:
-    """What in a pattern would let other texts through than its own kind does; None: nothing."""
+    """What in a pattern might let other texts through than its own kind does; None: nothing."""
     inside = negated = False
     position = 0
     while position < len(pattern):
-        char = pattern[position]
+        char, step = pattern[position], 1
         if char == "\\":
-            escaped = pattern[position + 1 : position + 2]
-            if escaped in _UNLIKE or escaped.isdigit() or (negated and escaped in _NARROW):
-                return f"\\{escaped}"
-            position += 2
-            continue
-        if inside:
-            for operation in _SET_OPERATIONS:
+            narrow = None if negated else _CLASS.match(pattern, position)
+            found = _ALIKE.match(pattern, position) or narrow
+            if found is None:
+                return pattern[position : position + 2]
+            step = len(found.group())
+        elif inside:
+            for operation in _IN_CLASS:
                 if pattern.startswith(operation, position):
                     return operation
-            if char == "]":
-                inside = negated = False
+            inside = char != "]"
+            negated = negated and inside
         elif char == "[":
-            inside = True
-            negated = pattern.startswith("[^", position)
-            position += 1 + negated
-            position += pattern.startswith("]", position)
-            continue
-        elif flags := re.compile(r"\(\?(?!:)[^)]*\)?").match(pattern, position):
-            return flags.group()[:8]
-        position += 1
+            inside, negated = True, pattern.startswith("[^", position)
+            step += negated
+            if pattern.startswith("]", position + step):
+                return pattern[position : position + step + 1]
+        elif char == "(" and not _GROUP.match(pattern, position):
+            return pattern[position : position + 3]
+        elif _UNLIKE.match(pattern, position):
+            return pattern[position : position + 2]
+        position += step
     return None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, Union
 
-from lmlang.errors import ConstraintError, GrammarSyntaxError, an
+from lmlang.errors import ConstraintError, GrammarSyntaxError, an, quote
 
 Style: TypeAlias = str | int
 """White space of JSON text: "line" (one line, as ``json.dumps`` writes it), "compact" (none), or
@@ -46,7 +46,8 @@ class JsonSchema:
         indent = isinstance(style, int) and not isinstance(style, bool) and 1 <= style <= 8
         if style not in ("line", "compact") and not indent:
             raise ConstraintError(
-                f'json_style={style!r}: give "line", "compact" or an indent of 1 to 8 spaces.'
+                f'json_style={quote(repr(style))[1:-1]}: give "line", "compact" or an indent of 1 '
+                "to 8 spaces."
             )
 
     @classmethod

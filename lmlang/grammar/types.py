@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
+from pydantic_core import SchemaError
 from typing_extensions import NotRequired, Required, TypedDict, is_typeddict
 
 from lmlang.errors import ConstraintError, SchemaUnsupported, quote
@@ -247,11 +248,12 @@ def _adapter(tp: Any) -> TypeAdapter[Any]:
             f"the type {_name(tp)} names {quote(str(error.name))}, which is not defined where it "
             "stands: define it at the level of the module."
         ) from None
-    except (PydanticUserError, TypeError) as error:
+    except (PydanticUserError, SchemaError, TypeError) as error:
         where, blamed = _blamed(tp)
         why = "pydantic, which reads values, does not know it"
         if not isinstance(error, PydanticSchemaGenerationError):
-            why = quote(str(error).split("\n", 1)[0])
+            lines = str(error).strip().split("\n")  # of a schema's error the last says why
+            why = quote(lines[-1 if isinstance(error, SchemaError) else 0].strip())
         raise SchemaUnsupported(
             f"{where} is of the type {_name(blamed)}, of which no text can be generated ({why}): "
             "take a type of those that the reference lists, or a pydantic model."

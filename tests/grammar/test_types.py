@@ -376,6 +376,68 @@ def test_the_order_of_a_union_counts_whatever_was_asked_before() -> None:
     assert type(reader_of(float | int)("5")) is float
 
 
+ATOMS = st.sampled_from(
+    [
+        *(
+            "a",
+            "é",
+            ".",
+            r"\d",
+            r"\w",
+            r"\s",
+            "[a-c]",
+            "[^a]",
+            r"[^\n]",
+            r"[\d_]",
+            "(?:ab|c)",
+            "(?P<x>a)",
+        ),
+        *(
+            r"\.",
+            r"\x41",
+            r"\u00e9",
+            r"\-",
+            "[+-]",
+            "(a|)",
+            "^",
+            "$",
+            r"\D",
+            r"[^\d]",
+            r"\b",
+            "(?i)a",
+        ),
+        *("[]a]", "[a&&b]", r"\x{41}", r"\pL", "[[:alpha:]]", "{", "a{,2}", "]", "}"),
+    ]
+)
+PATTERNS = st.lists(
+    st.tuples(ATOMS, st.sampled_from(["", "", "*", "+?", "{2}", "{1,2}"])), min_size=1, max_size=4
+).map(lambda parts: "".join(atom + count for atom, count in parts))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of Python's re, on Rust's classes
+@settings(max_examples=150, deadline=None)
+@given(PATTERNS, st.sampled_from(["rust-regex", "python-re"]), st.integers(0, 99))
+def test_texts_under_a_pattern_are_read_whatever_reads_them(
+    pattern: str, engine: Any, seed: int
+) -> None:
+    class Model(BaseModel):
+        model_config = ConfigDict(regex_engine=engine, defer_build=True)
+        x: str = Field(pattern=pattern)
+
+    try:
+        spec = spec_of(Model)
+        drawn = random.Random(seed)
+        text = sample(spec, (drawn.randrange(256) for _ in itertools.count()))
+    except ConstraintError:
+        return  # refused, which is right where they differ
+    reader_of(Model)(text)
+
+
+@pytest.mark.parametrize("pattern", [r"^[A-Z]{2}\d{3,}$", r"[a-z0-9._-]+@\w+", "(?P<y>[0-9]+)|x"])
+def test_usual_patterns_are_kept(pattern: str) -> None:
+    assert spec_of(Annotated[str, Field(pattern=pattern)])
+
+
 def test_names_of_types_and_specs_and_schemas_are_taken() -> None:
     assert spec_of("int") == spec_of(int)
     assert reader_of("str")('"a"') == "a"
