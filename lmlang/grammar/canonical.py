@@ -21,7 +21,10 @@ KNOWN_TOKENS = 24
 MAX_BYTES = 256
 """Of forced bytes so many are looked at; behind them they go on, which is asked for anew."""
 MAX_SPANNING = 32
-MAX_MARKS = 10
+FEW, MAX_MARKS = 24, 10
+"""Of more characters than a few only some marks, and one of every other kind, are tried."""
+MAX_TEXTS, MAX_CHARACTERS = 32, 8
+"""Of what may follow so many texts are tried, unless their first characters are more."""
 MAX_KEPT = 4_096
 NEXT = ord("s")
 """The second of two characters, where it may follow: apostrophes attract it."""
@@ -157,34 +160,41 @@ class Canonical:
                     open_.append((child, onward, longer))
 
     def _going_on(self, behind: State) -> list[str]:
-        """Texts that may follow, some of every kind: a character, and two."""
+        """Texts that may follow: all of them, as far as there are few, else some of every kind."""
         known = self._onward.get(behind)
         if known is not None:
             return known
+        level: list[tuple[bytes, State]] = [(b"", behind)]
+        for _ in range(MAX_CHARACTERS):
+            longer = [
+                (data + more, state)
+                for data, before in level
+                for more, state in self._characters(before)
+            ]
+            if not longer or (len(longer) > MAX_TEXTS and level[0][0]):
+                break
+            level = longer + [way for way in level if not self._automaton.following(way[1])]
         found: dict[str, None] = {}
-        marks = 0
-        kinds: set[str] = set()
-        for byte in self._automaton.following(behind):
-            kind = _kind(byte)
-            if kind == "mark":
-                marks += 1
-                if marks > MAX_MARKS:
-                    continue
-            elif kind in kinds:
-                continue
-            kinds.add(kind)
-            data, state = self._character(behind, byte)
+        for data, state in level:
             following = self._automaton.following(state)
             if following:
                 second = NEXT if NEXT in following else following[len(following) // 2]
-                longer = _text(data + self._character(state, second)[0])
-                found |= dict.fromkeys(text for text in (_text(data), longer) if text)
-            elif short := _text(data):
-                found[short] = None
+                data += self._character(state, second)[0]
+            if text := _text(data):
+                found[text] = None
         if len(self._onward) >= MAX_KEPT:
             self._onward.clear()
         self._onward[behind] = list(found)
         return self._onward[behind]
+
+    def _characters(self, state: State) -> list[tuple[bytes, State]]:
+        """The characters that may follow, where there are many some of every kind."""
+        following = self._automaton.following(state)
+        if len(following) > FEW:
+            marks = [byte for byte in following if _kind(byte) == "mark"][:MAX_MARKS]
+            kinds = {_kind(byte): byte for byte in reversed(following)}
+            following = bytes({*marks, *kinds.values()})
+        return [self._character(state, byte) for byte in following]
 
     def _character(self, state: State, byte: int) -> tuple[bytes, State]:
         """The first character that begins with a byte, and the state behind it."""
