@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from lmlang.errors import ProgramError, quote
-from lmlang.grammar.fsm import MAX_KEPT, NOTHING, OTHER, Alphabet, Letter, moved, reached
+from lmlang.grammar.letters import MAX_KEPT, NOTHING, OTHER, Letters, moved, reached
 from lmlang.grammar.nodes import END, leading_to
 from lmlang.grammar.regex import compile_regex, refused
 
@@ -47,7 +47,7 @@ class _State:
     def __init__(self, groups: Groups, before: int) -> None:
         self.groups = groups
         self.before = before
-        self.ways: dict[Letter, _Step] = {}
+        self.ways: dict[int, _Step] = {}
 
 
 class Search:
@@ -66,44 +66,44 @@ class Search:
         for pattern in patterns:
             _check(pattern)
         self._automaton = compile_regex(*patterns)
-        self._alphabet = Alphabet(self._automaton)
-        self._asserts = any(node.asserts is not None for node in self._automaton.nodes)
+        self._letters = Letters(self._automaton)
         self._states: dict[tuple[Groups, int], _State] = {}
         self._kept = 0
 
     def begin(self, before: str = "") -> Stream:
         """A search of its own; ``before`` is what stands before its text."""
-        kind = self._alphabet.letter(before[-1]).kind if before else NOTHING
+        kind = self._letters.kinds[self._letters.letter(before[-1])] if before else NOTHING
         return Stream(self, self._state((), kind))
 
     def step(self, state: _State, character: str) -> _Step:
         """What one more character does."""
-        letter = self._alphabet.letter(character)
+        letter = self._letters.letter(character)
         found = state.ways.get(letter)
         if found is None:
             found = state.ways[letter] = self._stepped(state, letter)
         return found
 
-    def _stepped(self, state: _State, letter: Letter) -> _Step:
+    def _stepped(self, state: _State, letter: int) -> _Step:
         automaton, before = self._automaton, state.before
+        kind = self._letters.kinds[letter]
         here: set[int] = set()
         ahead: set[int] = set()
         groups: list[frozenset[int]] = []
         kept: list[int] = []
         matched = -1
         for number, nodes in enumerate((*state.groups, (automaton.start,))):
-            readers = reached(automaton, nodes, before, letter.kind, here)
-            onward = moved(automaton, readers, letter)
-            group = frozenset(reached(automaton, onward, letter.kind, None, ahead))
+            readers = reached(automaton, nodes, before, kind, here)
+            onward = moved(automaton, self._letters, readers, letter)
+            group = frozenset(reached(automaton, onward, kind, None, ahead))
             if END in group and matched < 0:
                 matched = number
             if group:
                 groups.append(group)
                 kept.append(number)
-        return _Step(self._state(tuple(groups), letter.kind), tuple(kept), matched)
+        return _Step(self._state(tuple(groups), kind), tuple(kept), matched)
 
     def _state(self, groups: Groups, before: int) -> _State:
-        key = (groups, before if self._asserts else OTHER)
+        key = (groups, before if self._letters.asserts else OTHER)
         known = self._states.get(key)
         if known is not None:
             return known

@@ -13,12 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from lmlang.grammar.alphabet import alphabet_of
-from lmlang.grammar.charset import category
-from lmlang.grammar.fsm import ASCII_WORD, LINE_END, NOTHING, OTHER, WORD, holds
+from lmlang.grammar.letters import NOTHING, OTHER, Letters, holds
 from lmlang.grammar.likeness import alike_for
 from lmlang.grammar.machines import NEVER, Edges, Machine, too_large
-from lmlang.grammar.nodes import ANYTHING, END, Assertion, Automaton, without_anchors
+from lmlang.grammar.nodes import ANYTHING, END, Automaton, without_anchors
 
 MAX_THREADS = 10_000
 """Threads of one state."""
@@ -37,23 +35,17 @@ FREE: frozenset[Duty] = frozenset()
 DONE: Thread = (ANYTHING, FREE)
 
 
-_IN_UNICODE = {Assertion.BOUNDARY, Assertion.NO_BOUNDARY}
-
-
 class Pattern(Machine):
     """What a regular expression matches in full."""
 
     def __init__(self, automaton: Automaton, name: str) -> None:
         automaton = without_anchors(automaton)
         self._nodes = automaton.nodes
-        asserts = {node.asserts for node in automaton.nodes} - {None}
-        self._asserts = bool(asserts)
-        words = category("w", False) if asserts & _IN_UNICODE else category("w", True)
-        kinds = [((10, 10),), category("w", True), words] if self._asserts else []
-        alphabet, masks = alphabet_of([*automaton.sets, *kinds])
-        super().__init__(alphabet, name)
-        self._sets = masks[: len(automaton.sets)]
-        self._kinds = _kinds(alphabet.count, masks[len(automaton.sets) :])
+        letters = Letters(automaton)
+        super().__init__(letters.alphabet, name)
+        self._asserts = letters.asserts
+        self._sets = letters.sets
+        self._kinds = letters.kinds
         self._of_kind: dict[int, int] = {}
         for letter, kind in enumerate(self._kinds):
             self._of_kind[kind] = self._of_kind.get(kind, 0) | 1 << letter
@@ -301,20 +293,6 @@ def _reduced(threads: set[Thread]) -> Threads:
         if not any(other in (number, ANYTHING) and owed <= duties for other, owed in kept):
             kept.append((number, duties))
     return frozenset(kept)
-
-
-def _kinds(count: int, masks: list[int]) -> list[int]:
-    """What assertions see of each class of characters."""
-    if not masks:
-        return [OTHER] * count
-    line_end, ascii_word, word = masks
-    return [
-        LINE_END if line_end >> letter & 1
-        else ASCII_WORD if ascii_word >> letter & 1
-        else WORD if word >> letter & 1
-        else OTHER
-        for letter in range(count)
-    ]  # fmt: skip
 
 
 def _distances(automaton: Automaton) -> list[int]:

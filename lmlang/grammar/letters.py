@@ -1,4 +1,4 @@
-"""One step of a regular expression without look-around: from nodes by a character to nodes.
+"""Letters: characters that the nodes of an automaton do not tell apart, and what they do to these.
 
     nodes  --what needs no character-->  readers, ends, assertions  --a letter-->  nodes
 
@@ -9,77 +9,57 @@ character costs at most one pass over the nodes, however the pattern is written;
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from lmlang.grammar.charset import category, contains
+from lmlang.grammar.alphabet import alphabet_of, bits
+from lmlang.grammar.charset import category
 from lmlang.grammar.nodes import END, Assertion, Automaton
 
 MAX_KEPT = 50_000
-"""Nodes in all states that are kept of one automaton."""
+"""Characters, and nodes in all states, that are kept of one automaton."""
 
 NOTHING, LINE_END, ASCII_WORD, WORD, OTHER = range(5)
 """What an assertion may want to know of a character, or that there is none."""
 
 _EMPTY_HAS_NO_BOUNDARY = re.search(r"\B", "") is not None  # since Python 3.14
+_KINDS = (WORD, ASCII_WORD, LINE_END)
+_IN_UNICODE = {Assertion.BOUNDARY, Assertion.NO_BOUNDARY}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Letter:
-    """Characters that no node tells apart; one object for each letter of an alphabet.
+class Letters:
+    """The letters of one automaton; immutable but for caches, thread-safe.
 
-    Args:
-        sets: Bit i is set where set i holds them.
-        kind: What assertions see of them; `OTHER` where there is no assertion.
+    Attributes:
+        asserts: Whether anything is asserted; else all letters are of the kind `OTHER`.
+        alphabet: The letters, as classes of characters.
+        sets: For each set of the automaton the letters in it, as bits.
+        kinds: For each letter what an assertion sees of it.
     """
 
-    sets: int
-    kind: int
-
-
-class Alphabet:
-    """The letters of one automaton."""
-
     def __init__(self, automaton: Automaton) -> None:
-        self._sets = automaton.sets
-        self._asserts = any(node.asserts is not None for node in automaton.nodes)
-        kinds = [category("w", False), category("w", True), ((10, 10),)] if self._asserts else []
-        firsts = {0}
-        for ranges in (*self._sets, *kinds):
-            for first, last in ranges:
-                firsts |= {first, last + 1}
-        self.firsts = sorted(firsts)
-        """The first code points of all intervals of which every set holds all or nothing."""
-        self._letters: dict[tuple[int, int], Letter] = {}
-        self._by_interval: dict[int, Letter] = {}
-        self._by_character: dict[str, Letter] = {}
+        asserted = {node.asserts for node in automaton.nodes} - {None}
+        self.asserts = bool(asserted)
+        words = category("w", not asserted & _IN_UNICODE)
+        seen = [words, category("w", True), ((10, 10),)] if asserted else []
+        self.alphabet, masks = alphabet_of([*automaton.sets, *seen])
+        self.sets = masks[: len(automaton.sets)]
+        self.kinds = [OTHER] * self.alphabet.count
+        for kind, letters in zip(_KINDS, masks[len(automaton.sets) :], strict=False):
+            for letter in bits(letters):
+                self.kinds[letter] = kind
+        self._known: dict[str, int] = {}
 
-    def letter(self, character: str) -> Letter:
-        """The letter of a character."""
-        found = self._by_character.get(character)
+    def letter(self, character: str) -> int:
+        """The letter of a character; half of one counts as U+FFFD."""
+        found = self._known.get(character)
         if found is None:
-            interval = bisect_right(self.firsts, ord(character)) - 1
-            found = self._by_interval.get(interval)
-            if found is None:
-                found = self._by_interval[interval] = self._made(self.firsts[interval])
-            if len(self._by_character) >= MAX_KEPT:
-                self._by_character.clear()
-            self._by_character[character] = found
+            found = self.alphabet.letter(ord(character))
+            if found < 0:
+                found = self.alphabet.letter(0xFFFD)
+            if len(self._known) >= MAX_KEPT:
+                self._known.clear()
+            self._known[character] = found
         return found
-
-    def _made(self, code: int) -> Letter:
-        sets = sum(1 << i for i, ranges in enumerate(self._sets) if contains(ranges, code))
-        kind = _kind(code) if self._asserts else OTHER
-        return self._letters.setdefault((sets, kind), Letter(sets, kind))
-
-
-def _kind(code: int) -> int:
-    if code == ord("\n"):
-        return LINE_END
-    if contains(category("w", True), code):
-        return ASCII_WORD
-    return WORD if contains(category("w", False), code) else OTHER
 
 
 def holds(assertion: Assertion, before: int, behind: int) -> bool:
@@ -132,11 +112,11 @@ def reached(
     return found
 
 
-def moved(automaton: Automaton, numbers: Iterable[int], letter: Letter) -> list[int]:
+def moved(automaton: Automaton, letters: Letters, numbers: Iterable[int], letter: int) -> list[int]:
     """Where readers of a letter lead."""
     found: list[int] = []
     for number in numbers:
         node = automaton.nodes[number]
-        if node.reads is not None and letter.sets >> node.reads & 1:
+        if node.reads is not None and letters.sets[node.reads] >> letter & 1:
             found += node.onward
     return found
