@@ -102,7 +102,9 @@ class Walk:
         """A function instead of a schema."""
         given = core.get("json_schema_input_schema")
         if given is None:
-            raise self.refusal(name_of(core), "a function of the program's own reads it")
+            theirs = function_of(core) is not None
+            why = _UNREADABLE if theirs else "a function of the program's own reads it"
+            raise self.refusal(name_of(core), why)
         return self.schema(given)
 
     def lax(self, core: Core) -> Schema:

@@ -506,6 +506,7 @@ class Blob(BaseModel):
         (set[int | list[int]], "those cannot be hashed"),
         (pydantic.ByteSize, "of the type ByteSize"),
         (pydantic.Base64Str, "of the type EncodedStr"),
+        (Annotated[int, pydantic.PlainValidator(int)], "a function of the program's own reads it"),
         (IPv4Network, "of the type IPv4Network"),
         (Annotated[dt.date | dt.datetime, Ge(dt.date(2020, 1, 1))], "bounds of it cannot be kept"),
         (set[Node], "those cannot be hashed"),
