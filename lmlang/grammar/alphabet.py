@@ -85,7 +85,8 @@ class Alphabet:
     def first(self, some: int, first: int, last: int) -> int:
         """The first code point of some classes between two, both included; there must be one."""
         at = bisect_right(self._firsts, first) - 1
-        while not (self._classes[at] >= 0 and some >> self._classes[at] & 1):
+        wanted = set(bits(some))
+        while self._classes[at] not in wanted:
             at += 1
         found = max(first, self._firsts[at])
         assert found <= last

@@ -359,14 +359,14 @@ class TextTable:
 
     def _nearest(self, source: int, ranges: list[tuple[int, int]]) -> tuple[int, int]:
         """The character in some ranges behind which the fewest others complete the text."""
-        found: list[tuple[int, int, int]] = []
-        for first, last in ranges:
+        found: list[tuple[int, int, int, int]] = []
+        for index, (first, last) in enumerate(ranges):
             here = self._alphabet.within(first, last)
             for some, target in self._alive(source):
                 if some & here:
-                    code = self._alphabet.first(some, first, last)
-                    found.append((self._machine.distance(target), code, target))
-        _, code, target = min(found)
+                    found.append((self._machine.distance(target), index, target, some & here))
+        _, index, target, some = min(found)
+        code = self._alphabet.first(some, *ranges[index])
         return code, target
 
 
