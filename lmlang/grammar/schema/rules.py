@@ -337,23 +337,34 @@ class SchemaRules:
         found = bytearray()
         while not self.accepting(key):
             plain = min((self._plain(place) for place in _all(key)), key=len)
-            for byte in plain:
+            for number, byte in enumerate(plain):
                 onward = self.push(key, byte)
                 if onward is None:
+                    byte, key = self._other_way(key, len(plain) - number)
+                    found.append(byte)
                     break
                 found.append(byte)
                 key = onward
-            else:
-                continue
-            choices = []
-            for byte in self.following(key):
-                onward = self.push(key, byte)
-                assert onward is not None, "it follows"
-                length = min(len(self._plain(place)) for place in _all(onward))
-                choices.append((length, byte, onward))
-            _, byte, key = min(choices, key=lambda choice: choice[:2])
-            found.append(byte)
         return bytes(found)
+
+    def _other_way(self, key: Where, enough: int) -> tuple[int, Where]:
+        """A byte behind which a completion in which items may be equal is short.
+
+        Args:
+            key: Where.
+            enough: Bytes of a completion that need not be improved.
+        """
+        best: tuple[int, int, Where] | None = None
+        for byte in self.following(key):
+            onward = self.push(key, byte)
+            assert onward is not None, "it follows"
+            length = min(len(self._plain(place)) for place in _all(onward))
+            if best is None or length < best[0]:
+                best = (length, byte, onward)
+            if length <= enough:
+                break
+        assert best is not None, "some byte follows"
+        return best[1:]
 
 
 def _all(key: Where) -> Iterator[Place]:
