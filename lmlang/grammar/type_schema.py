@@ -101,7 +101,7 @@ class Walk:
     def plain_function(self, core: Core) -> Schema:
         """A function instead of a schema."""
         given = core.get("json_schema_input_schema")
-        if given is None:
+        if given is None or given["type"] == "any":  # which is what none is taken for
             theirs = function_of(core) is not None
             why = _UNREADABLE if theirs else "a function of the program's own reads it"
             raise self.refusal(name_of(core), why)
