@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from lmlang.errors import SchemaUnsupported
 from lmlang.grammar.schema.demands import (
     EVERYTHING_SEEN,
     FREE,
     NO_ITEMS,
+    Around,
     Case,
     Demand,
     Demands,
@@ -18,9 +18,6 @@ from lmlang.grammar.schema.demands import (
 from lmlang.grammar.schema.dialect import ARRAY, Keywords
 from lmlang.grammar.schema.document import FALSE, TRUE, Literal, Schema, where
 from lmlang.grammar.schema.shapes import Array, Node, Tally
-
-if TYPE_CHECKING:
-    from lmlang.grammar.schema.expand import Expander
 
 GLANCE = 8
 """Items that are looked at to see whether nothing fits."""
@@ -31,8 +28,8 @@ class Arrays:
 
     kind = ARRAY
 
-    def __init__(self, expander: Expander) -> None:
-        self._expander = expander
+    def __init__(self, around: Around) -> None:
+        self._around = around
 
     def cases(self, schema: Schema, keywords: Keywords, asked: bool) -> list[Case]:
         """What the keywords of a schema that look at arrays come to."""
@@ -55,7 +52,7 @@ class Arrays:
             return [case]
         given = [value for value in keywords.values if isinstance(value, list)]
         constants = [Case(self._constant(value, schema)) for value in given]
-        return self._expander.product(self, [case], constants, "enum", schema)
+        return self._around.product(self, [case], constants, "enum", schema)
 
     def failing(self, schema: Schema, keywords: Keywords) -> list[Case]:
         """What an array comes to that fails one of them."""
@@ -84,7 +81,7 @@ class Arrays:
             others = [FREE]
             for value in given:
                 unlike = [Case(demands) for demands in self._unlike(value, schema)]
-                others = self._expander.product(self, others, unlike, "enum", schema)
+                others = self._around.product(self, others, unlike, "enum", schema)
             cases += others
         return cases
 
@@ -117,7 +114,7 @@ class Arrays:
             return None
         if ("d",) in demands and (("u",) in demands or (most is not None and most < 2)):
             return None
-        nothing_fits = self._expander.nothing_fits
+        nothing_fits = self._around.nothing_fits
         if any(nothing_fits(read.at(index)) for index in range(min(least, GLANCE))):
             return None
         for literal, (low, high) in read.tallies.items():
@@ -174,7 +171,7 @@ class Arrays:
         """What an item must meet to be evaluated, or to be allowed although it is not."""
         if not seen.meeting:
             return literal
-        return self._expander.document.any_of((*sorted(seen.meeting), literal), schema)
+        return self._around.document.any_of((*sorted(seen.meeting), literal), schema)
 
     def _some_from(self, start: int, literal: Literal, keyword: str, schema: Schema) -> Demands:
         """Some item from an index on fails a literal."""
@@ -187,7 +184,7 @@ class Arrays:
         return frozenset({("<", start + 1), refused(keyword, schema)})
 
     def _constant(self, value: list[object], schema: Schema) -> Demands:
-        document = self._expander.document
+        document = self._around.document
         return frozenset(
             {
                 ("<", len(value)),
@@ -197,7 +194,7 @@ class Arrays:
         )
 
     def _unlike(self, value: list[object], schema: Schema) -> list[Demands]:
-        document = self._expander.document
+        document = self._around.document
         found: list[Demands] = [frozenset({("<", len(value) + 1)})]
         if value:
             found.append(frozenset({(">", len(value) - 1)}))

@@ -14,7 +14,7 @@ from lmlang.errors import GrammarTooLarge
 from lmlang.grammar.budget import spend
 from lmlang.grammar.language import ANY, Language, of_texts
 
-MAX_CELLS = 256
+MAX_CELLS = 64
 """Cells of one object."""
 MAX_TEXTS = 64
 """Texts of a pattern up to which it is handled as their list."""
@@ -96,10 +96,11 @@ class Cells:
         return [part for part in (inside, outside) if not self._is_empty(part, named)]
 
     def _is_empty(self, cell: Cell, named: frozenset[str]) -> bool:
-        probes = [self._probe(pattern) for pattern in cell.matched] or _PROBES
-        for probe in probes:
-            if probe is None:
-                return True
+        shortest = [self._probe(pattern) for pattern in cell.matched]
+        if None in shortest:
+            return True
+        some = [text for text in shortest if text is not None]
+        for probe in (*some, "".join(some), "".join(reversed(some))) if some else _PROBES:
             if (
                 probe not in named
                 and all(pattern.contains(probe) for pattern in cell.matched)

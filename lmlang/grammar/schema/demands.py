@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from lmlang.grammar.language import Language, of_texts
-from lmlang.grammar.schema.document import Literal
+from lmlang.grammar.schema.document import Document, Literal, Schema
 
 Demand: TypeAlias = tuple[Any, ...]
 Demands: TypeAlias = frozenset[Demand]
@@ -106,6 +106,30 @@ class Case(NamedTuple):
 
 FREE = Case(NOTHING_ASKED)
 """The case of a schema that demands nothing."""
+
+
+class Typed(Protocol):
+    """Arrays or objects, as the expander knows them."""
+
+    def reduced(self, demands: Demands) -> Demands | None:
+        """The same demands said more simply; None where surely nothing meets them."""
+
+
+class Around(Protocol):
+    """What arrays and objects ask about the schemas inside of them."""
+
+    document: Document
+
+    def nothing_fits(self, literals: frozenset[Literal]) -> bool:
+        """Whether nothing meets all of some literals; only what is seen at a glance."""
+
+    def texts(self, literal: Literal) -> Language:
+        """The strings that a literal allows."""
+
+    def product(
+        self, typed: Typed, left: list[Case], right: list[Case], keyword: str, schema: Schema
+    ) -> list[Case]:
+        """The cases of what is in both of two lists."""
 
 
 def seen_by_both(one: Keys | Items | None, other: Keys | Items | None) -> Keys | Items | None:

@@ -38,11 +38,12 @@ _SINGLES = (
     "additionalProperties", "additionalItems", "items", "contains", "not", "if", "then", "else",
     "propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema",
 )  # fmt: skip
-_ANNOTATIONS = frozenset({
+ANNOTATIONS = frozenset({
     "$schema", "$id", "id", "$comment", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$defs",
     "$vocabulary", "definitions", "title", "description", "default", "examples", "deprecated",
     "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema",
 })  # fmt: skip
+"""Keywords that say nothing about values."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
 
 
@@ -173,7 +174,7 @@ class Document:
             seen.add(key)
             target, scope = self.target(value, Place(value, pointer, resource), scope)
             value, pointer, resource = target.value, target.pointer, target.resource
-        if value.keys() <= _ANNOTATIONS:
+        if value.keys() <= ANNOTATIONS:
             return TRUE
         known = (id(value), *(id(place) for _, place in scope))
         found = self._known.get(known)
@@ -392,9 +393,9 @@ def circle(pointer: str) -> SchemaUnsupported:
 
 def _reference_alone(value: dict[str, Value], draft: Draft) -> bool:
     """Whether a schema comes to its reference."""
-    if "$ref" in value and (draft.number <= 7 or value.keys() - _ANNOTATIONS == {"$ref"}):
+    if "$ref" in value and (draft.number <= 7 or value.keys() - ANNOTATIONS == {"$ref"}):
         return True
-    return draft.number == 2020 and value.keys() - _ANNOTATIONS == {"$dynamicRef"}
+    return draft.number == 2020 and value.keys() - ANNOTATIONS == {"$dynamicRef"}
 
 
 def _kind(value: Value) -> str:

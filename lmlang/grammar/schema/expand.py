@@ -16,7 +16,7 @@ from lmlang.grammar.budget import spend
 from lmlang.grammar.language import NOTHING, Language
 from lmlang.grammar.schema.applied import Applied
 from lmlang.grammar.schema.arrays import Arrays, check_refused
-from lmlang.grammar.schema.demands import FREE, Case, Demands, seen_by_both, simplified
+from lmlang.grammar.schema.demands import FREE, Case, Demands, Typed, seen_by_both, simplified
 from lmlang.grammar.schema.dialect import ALL_TYPES, ARRAY, OBJECT, Reader, Term
 from lmlang.grammar.schema.document import FALSE, TRUE, Document, Literal, Schema, where
 from lmlang.grammar.schema.objects import Objects, having, without
@@ -42,7 +42,7 @@ MAX_GLANCES = 3
 SHALLOW, ASKED, EXACT = 0, 1, 2
 """Whether what has been evaluated is asked for, and whether each case must be told apart."""
 
-Typed: TypeAlias = Arrays | Objects
+Kind: TypeAlias = Arrays | Objects
 
 
 class Expander:
@@ -173,20 +173,20 @@ class Expander:
                 found &= self.reader.keywords(literal >> 1).types
         return found
 
-    def _demands(self, typed: Typed, literals: frozenset[Literal]) -> list[Demands]:
+    def _demands(self, typed: Kind, literals: frozenset[Literal]) -> list[Demands]:
         cases = self._all_of(typed, literals)
         for case in cases:
             check_refused(case.demands)
         return [case.demands for case in cases]
 
-    def _all_of(self, typed: Typed, literals: frozenset[Literal]) -> list[Case]:
+    def _all_of(self, typed: Kind, literals: frozenset[Literal]) -> list[Case]:
         schema = self.document.schemas[min(literals, default=0) >> 1]
         found = [FREE]
         for cases in sorted((self._of(typed, literal, 0) for literal in literals), key=len):
             found = self.product(typed, found, cases, "allOf", schema)
         return found
 
-    def _of(self, typed: Typed, literal: Literal, mode: int) -> list[Case]:
+    def _of(self, typed: Kind, literal: Literal, mode: int) -> list[Case]:
         """The cases of a literal."""
         if literal < 2:
             return [] if literal == FALSE else [FREE]
@@ -203,7 +203,7 @@ class Expander:
                 self._under_way.discard(key)
         return found
 
-    def _meeting(self, typed: Typed, number: int, mode: int) -> list[Case]:
+    def _meeting(self, typed: Kind, number: int, mode: int) -> list[Case]:
         """The cases of the values that meet a schema."""
         schema, keywords = self.document.schemas[number], self.reader.keywords(number)
         if not keywords.types & typed.kind:
@@ -224,7 +224,7 @@ class Expander:
             found = simplified(Case(case.demands) for case in found)
         return found
 
-    def _failing(self, typed: Typed, number: int, mode: int) -> list[Case]:
+    def _failing(self, typed: Kind, number: int, mode: int) -> list[Case]:
         """The cases of the values that do not meet a schema."""
         schema, keywords = self.document.schemas[number], self.reader.keywords(number)
         if not keywords.types & typed.kind:
@@ -245,7 +245,7 @@ class Expander:
                 found += [] if failing is None else [failing]
         return self._limited(_reduced(typed, found), "not", schema)
 
-    def _term(self, typed: Typed, term: Term, schema: Schema, mode: int) -> list[Case]:
+    def _term(self, typed: Kind, term: Term, schema: Schema, mode: int) -> list[Case]:
         """The cases of the values that meet a keyword that applies schemas to them."""
 
         def join(left: list[Case], right: list[Case]) -> list[Case]:
@@ -275,7 +275,7 @@ class Expander:
             return self._exactly_one(typed, term, schema, mode)
         return self._any(typed, term, schema, mode)
 
-    def _any(self, typed: Typed, term: Term, schema: Schema, mode: int) -> list[Case]:
+    def _any(self, typed: Kind, term: Term, schema: Schema, mode: int) -> list[Case]:
         found: list[Case] = []
         none = [FREE]
         for literal in term.parts:
@@ -292,7 +292,7 @@ class Expander:
             found = self._limited([*without_it, *with_it], term.keyword, schema)
         return self._limited(found, term.keyword, schema)
 
-    def _exactly_one(self, typed: Typed, term: Term, schema: Schema, mode: int) -> list[Case]:
+    def _exactly_one(self, typed: Kind, term: Term, schema: Schema, mode: int) -> list[Case]:
         """The cases of oneOf: each branch without all others that it may overlap with."""
         parts = [literal for literal in term.parts if self._of(typed, literal, 0)]
         found: list[Case] = []
@@ -308,7 +308,7 @@ class Expander:
             found = found + cases
         return self._limited(found, term.keyword, schema)
 
-    def _term_failing(self, typed: Typed, term: Term, schema: Schema) -> list[Case]:
+    def _term_failing(self, typed: Kind, term: Term, schema: Schema) -> list[Case]:
         """The cases of the values that do not meet a keyword that applies schemas to them."""
 
         def join(left: list[Case], right: list[Case]) -> list[Case]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lmlang.errors import quote
 from lmlang.grammar.language import ANY
 from lmlang.grammar.schema.numbers import Numbers, spell
@@ -19,8 +21,13 @@ def told(graph: Graph, node: Node) -> str:
     return " | ".join(map(_shape, shapes[:MAX_TOLD])) + _more(len(shapes)) or "nothing"
 
 
-def why_empty(graph: Graph) -> str:
-    """Why nothing fits the root of a graph."""
+def why_empty(graph: Graph, keywords: Callable[[Node], list[str]]) -> str:
+    """Why nothing fits the root of a graph.
+
+    Args:
+        graph: The graph, before it is pruned.
+        keywords: The keywords of a node's schema.
+    """
     node, seen = graph.root, set[Node]()
     for _ in range(MAX_DEPTH):
         seen.add(node)
@@ -36,7 +43,9 @@ def why_empty(graph: Graph) -> str:
         if node in seen:
             return f"{place}, {what}, which would need another one inside, without end"
     if not shapes:
-        return f"{place}, the keywords contradict each other or allow nothing"
+        some = keywords(node)
+        what = f"the keywords {', '.join(some)}" if len(some) > 1 else "".join(some) or "false"
+        return f"{place}, {quote(what)[1:-1]} {'leave' if len(some) > 1 else 'leaves'} nothing"
     return f"{place}, none of {len(shapes)} cases can be met"
 
 

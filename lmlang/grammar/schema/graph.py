@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from lmlang.errors import GrammarTooLarge, SchemaUnsupported, Unsatisfiable
 from lmlang.grammar.budget import OutOfTime, spend
-from lmlang.grammar.schema.document import FALSE, TRUE, Document, Literal, where
+from lmlang.grammar.schema.document import ANNOTATIONS, FALSE, TRUE, Document, Literal, where
 from lmlang.grammar.schema.expand import Expander
 from lmlang.grammar.schema.explain import told, why_empty
 from lmlang.grammar.schema.frames import goals, shortest_of
@@ -93,6 +93,11 @@ class SchemaGraph:
                 found += [(keyword, schema.pointer) for keyword in keywords]
         return found
 
+    def _keywords(self, node: Node) -> list[str]:
+        """The keywords of the schemas that a node comes from, annotations left out."""
+        values = (self.document.schemas[lit >> 1].place.value for lit in self._literals[node])
+        return sorted({k for v in values if isinstance(v, dict) for k in v if k not in ANNOTATIONS})
+
     def _node(self, literals: frozenset[Literal]) -> Node:
         literals -= {TRUE}
         if len(literals) > 1 and (
@@ -156,7 +161,9 @@ class SchemaGraph:
 
     def _check_satisfiable(self) -> None:
         if self._shortest[self.root] is None:
-            raise Unsatisfiable(f"no JSON value fits this schema: {why_empty(self)}.")
+            raise Unsatisfiable(
+                f"no JSON value fits this schema: {why_empty(self, self._keywords)}."
+            )
 
     def _prune(self) -> bool:
         """Take out of the shapes what nothing fits.

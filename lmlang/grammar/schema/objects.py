@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from lmlang.errors import GrammarTooLarge
 from lmlang.grammar.language import ANY, NOTHING, Language
@@ -13,6 +12,7 @@ from lmlang.grammar.schema.demands import (
     ALL_KEYS,
     FREE,
     NO_KEYS,
+    Around,
     Case,
     Demand,
     Demands,
@@ -23,11 +23,8 @@ from lmlang.grammar.schema.document import FALSE, TRUE, Literal, Schema
 from lmlang.grammar.schema.scalars import pattern_language
 from lmlang.grammar.schema.shapes import Name, Node, Object, Others, Some
 
-if TYPE_CHECKING:
-    from lmlang.grammar.schema.expand import Expander
-
-MAX_CELLS = 64
-"""Kinds of undeclared keys of one object."""
+MAX_UNNAMED = 500
+"""Properties without a name that an object may have to have."""
 
 
 class Objects:
@@ -35,8 +32,8 @@ class Objects:
 
     kind = OBJECT
 
-    def __init__(self, expander: Expander) -> None:
-        self._expander = expander
+    def __init__(self, around: Around) -> None:
+        self._around = around
         self._cells = Cells()
         self._known: dict[object, list[tuple[Language, frozenset[Literal]]]] = {}
 
@@ -66,11 +63,11 @@ class Objects:
         for key, names in keywords.dependent_required.items():
             if names:
                 either = [without(key), Case(frozenset(("+", name) for name in names))]
-                cases = self._expander.product(self, cases, either, "dependentRequired", schema)
+                cases = self._around.product(self, cases, either, "dependentRequired", schema)
         if keywords.values is not None:
             given = [value for value in keywords.values if isinstance(value, dict)]
             constants = [Case(self._constant(value, schema)) for value in given]
-            cases = self._expander.product(self, cases, constants, "enum", schema)
+            cases = self._around.product(self, cases, constants, "enum", schema)
         return cases
 
     def failing(self, schema: Schema, keywords: Keywords) -> list[Case]:
@@ -107,7 +104,7 @@ class Objects:
             for value in keywords.values:
                 if isinstance(value, dict):
                     one = [Case(demands) for demands in self._unlike(value, schema)]
-                    unlike = self._expander.product(self, unlike, one, "enum", schema)
+                    unlike = self._around.product(self, unlike, one, "enum", schema)
             cases += unlike
         return cases
 
@@ -135,7 +132,7 @@ class Objects:
             return None
         rules = [(demand[1], demand[2]) for demand in demands if demand[0] == "*"]
         some = [demand for demand in demands if demand[0] == "?"]
-        nothing_fits = self._expander.nothing_fits
+        nothing_fits = self._around.nothing_fits
         allowed = [keys for keys, literal in rules if literal == FALSE and keys.others]
         for demand in some:
             _, keys, literal = demand
@@ -191,6 +188,11 @@ class Objects:
             elif key in required:
                 return None
         least, most = sizes(demands)
+        if least > len(order) + MAX_UNNAMED:
+            raise GrammarTooLarge(
+                f"at least {least:,} properties would need more than {MAX_UNNAMED:,} that the JSON "
+                "schema does not name: lower minProperties, or name them."
+            )
         others = [
             Others(language, node(literals)) for language, literals in self._others(rules, order)
         ]
@@ -225,11 +227,6 @@ class Objects:
                 if FALSE not in literals:
                     merged[literals] = merged.get(literals, NOTHING) | language
             found = self._known[known] = [(keys, literals) for literals, keys in merged.items()]
-        if len(found) > MAX_CELLS:
-            raise GrammarTooLarge(
-                f"the patterns of a JSON schema's properties make more than {MAX_CELLS} kinds of "
-                "keys: use fewer patterns that overlap."
-            )
         return found
 
     def _apart(self, keys: Keys, allowed: Keys) -> bool:
@@ -262,11 +259,11 @@ class Objects:
 
     def _wrong_names(self, keywords: Keywords) -> Keys:
         """The keys that propertyNames does not allow."""
-        allowed = self._expander.texts(keywords.property_names)
+        allowed = self._around.texts(keywords.property_names)
         return NO_KEYS if allowed is ANY else Keys(patterns=frozenset({allowed}), others=True)
 
     def _constant(self, value: dict[str, object], schema: Schema) -> Demands:
-        constant = self._expander.document.constant
+        constant = self._around.document.constant
         return frozenset(
             {
                 *(("+", key) for key in value),
@@ -276,7 +273,7 @@ class Objects:
         )
 
     def _unlike(self, value: dict[str, object], schema: Schema) -> list[Demands]:
-        constant = self._expander.document.constant
+        constant = self._around.document.constant
         found: list[Demands] = [frozenset({("?", Keys(frozenset(value), others=True), TRUE)})]
         for key, item in value.items():
             found.append(frozenset({("=", key, FALSE)}))

@@ -20,6 +20,8 @@ Value: TypeAlias = Any
 """A JSON value: None, bool, int, Decimal (only what is no whole number), str, list or dict."""
 
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_NO_KEY = "\ud800"
+"""What no schema has for a key: half of a surrogate pair."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
@@ -74,7 +76,7 @@ def _tagged(value: Decimal) -> dict[str, str]:
     text = "".join(map(str, digits)).lstrip("0")
     kept = text.rstrip("0")
     assert isinstance(exponent, int)
-    return {"\0decimal": f"{sign} {kept} {exponent + len(text) - len(kept)}"}
+    return {_NO_KEY: f"{sign} {kept} {exponent + len(text) - len(kept)}"}
 
 
 def _check_depth(text: str) -> None:
