@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from lmlang.grammar.automaton import Content
 from lmlang.grammar.schema.escape import stays_open
-from lmlang.grammar.schema.frames import Plans, Strings
+from lmlang.grammar.schema.frames import QUOTE, Plans, Strings
 from lmlang.grammar.schema.items import Items
 from lmlang.grammar.schema.levels import Level, Levels
 from lmlang.grammar.schema.members import Key
@@ -145,13 +145,19 @@ class SchemaRules:
 
     def following(self, key: Where) -> bytes:
         """The bytes for which `push` gives a key, in ascending order."""
-        if isinstance(key, Place) and not key.begun:
+        if isinstance(key, Place):
             found = self._structural(key)
-            if not key.level.unique:
+            if not key.begun and not key.level.unique:
                 return found
+            unsure = found
+            if isinstance(key.level.frame, Strings):  # others part from all that was written
+                heads = {rival[0] for item in key.begun for rival in item.rivals if rival}
+                unsure = bytes(byte for byte in found if byte in heads or byte == QUOTE)
         else:
-            found = bytes(sorted({b for place in _all(key) for b in self._structural(place)}))
-        return bytes(byte for byte in found if self.push(key, byte) is not None)
+            found = bytes(sorted({b for place in key.places for b in self._structural(place)}))
+            unsure = found
+        dead = {byte for byte in unsure if self.push(key, byte) is None}
+        return bytes(byte for byte in found if byte not in dead) if dead else found
 
     def accepting(self, key: Where) -> bool:
         """Whether the output may end here."""

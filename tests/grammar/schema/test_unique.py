@@ -106,11 +106,11 @@ def test_a_beginning_is_possible_just_if_a_text_begins_so(made: tuple[Shapes, li
 
 
 def check_walks(graph: Shapes, data: st.DataObject, found: Automaton) -> None:
-    text = walk(graph, found, data, 30)
+    text = walk(graph, found, data, 20)
     assert graph.fits(0, parse(text)), text
 
 
-@EXAMPLES
+@settings(EXAMPLES, max_examples=15)
 @given(st.integers(0, 4), st.sampled_from(["line", "compact", 2]), st.data())
 def test_free_strings_differ(least: int, style: str | int, data: st.DataObject) -> None:
     graph = Shapes([[Array((), 1, least, None, (), True)], [String(ANY, True)]], style)
