@@ -89,6 +89,12 @@ class Rules(Protocol):
         False where it is not known without looking.
         """
 
+    def leaves_alike(self, key: Any) -> bool:
+        """Whether all runs of content that are left by the same byte lead to one key.
+
+        Only asked where `leaves_freely`; False where it is not known.
+        """
+
     def pointer(self, key: Any) -> str:
         """Which part of the spec the next byte belongs to, as a JSON pointer; "" for all of it."""
 

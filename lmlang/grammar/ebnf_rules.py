@@ -157,6 +157,10 @@ class EbnfRules:
         """True: the table knows the bytes that called rules, or what comes behind it, read."""
         return True
 
+    def leaves_alike(self, key: Place) -> bool:
+        """False: what comes behind a rule has to be asked."""
+        return False
+
     def pointer(self, key: Place) -> str:
         """Always "": a grammar is no JSON."""
         return ""

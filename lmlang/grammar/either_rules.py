@@ -61,6 +61,10 @@ class EitherRules:
         """Whether all of them do so."""
         return all(self._alternatives[number].leaves_freely(inner) for number, inner in key)
 
+    def leaves_alike(self, key: Alive) -> bool:
+        """Whether there is one, and it does so: of several each may be left or not."""
+        return len(key) == 1 and self._alternatives[key[0][0]].leaves_alike(key[0][1])
+
     def pointer(self, key: Alive) -> str:
         """Where in the one that is left; "" while there are several."""
         return self._alternatives[key[0][0]].pointer(key[0][1]) if len(key) == 1 else ""

@@ -95,11 +95,16 @@ class Masks:
         parts = [self._contents.inside(content) for content in contents]
         left = {node: path for part in parts for node, path in part.left}
         free, starts = automaton.rules.leaves_freely(state.key), self._trie.starts
+        alike = free and automaton.rules.leaves_alike(state.key)
+        known: dict[int, State | None] = {}  # the states behind bytes that leave
         for node, path in left.items():
             if free and starts[node] == starts[node + 1]:
                 found.append(node)
                 continue
-            behind = automaton.run(state, path)
+            last = path[-1]
+            if not alike or last not in known:
+                known[last] = automaton.run(state, path)
+            behind = known[last]
             if behind is not None:
                 found.append(node)
                 self._walk(automaton, behind, node, found)

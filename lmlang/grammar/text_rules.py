@@ -57,6 +57,10 @@ class TextRules:
         """True: a text is never left."""
         return True
 
+    def leaves_alike(self, key: int) -> bool:
+        """True: a text is never left."""
+        return True
+
     def pointer(self, key: int) -> str:
         """Always "": a text has no parts."""
         return ""

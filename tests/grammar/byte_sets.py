@@ -41,6 +41,9 @@ class ByteSets:
     def leaves_freely(self, key: bytes) -> bool:
         return False
 
+    def leaves_alike(self, key: bytes) -> bool:
+        return False
+
     def pointer(self, key: bytes) -> str:
         return f"/{len(key)}"
 

@@ -83,6 +83,9 @@ class Template:
     def leaves_freely(self, key: Any) -> bool:
         return False
 
+    def leaves_alike(self, key: Any) -> bool:
+        return False
+
     def pointer(self, key: tuple[int, int]) -> str:
         return f"/{key[0]}"
 

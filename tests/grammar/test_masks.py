@@ -95,6 +95,9 @@ class Between:
             return set(np.argwhere(table.dense == LEAVE)[:, 1].tolist())
         return {ord('"')}
 
+    def leaves_alike(self, key: Any) -> bool:
+        return not key[1] and len(self.tables) == 1
+
     def pointer(self, key: Any) -> str:
         return ""
 

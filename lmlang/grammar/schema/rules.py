@@ -198,6 +198,12 @@ class SchemaRules:
                 return False
         return True
 
+    def leaves_alike(self, key: Where) -> bool:
+        """Whether a string is under way of which nothing will matter but that it is one."""
+        if not isinstance(key, Place) or key.begun:
+            return False
+        return isinstance(key.level.frame, Strings) and len(key.level.contents()) == 1
+
     def pointer(self, key: Where) -> str:
         """Which part of the schema the next byte belongs to, as a JSON pointer."""
         goals = next(_all(key)).level.goals
