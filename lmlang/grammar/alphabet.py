@@ -66,9 +66,10 @@ class Alphabet:
         """The classes of which some character lies between two code points, both included."""
         found = self._within.get((first, last))
         if found is None:
+            start, end = bisect_right(self._firsts, first), bisect_right(self._firsts, last)
             found = 0
-            for number in self.letters(first, last):
-                found |= 1 << number
+            for number in {*self._classes[start - 1 : end]}:
+                found |= 1 << number if number >= 0 else 0
             self._within[first, last] = found
         return found
 

@@ -107,10 +107,14 @@ class Machine:
         Raises:
             GrammarTooLarge: It cannot be told from `MAX_EXPLORED` states.
         """
-        if self.sure or state == GONE:
-            return self.bound(state)
+        if state == GONE:
+            return NEVER
         known = self._distances.get(state)
-        return self._search(state) if known is None else known
+        if known is None:
+            if not self.sure:
+                return self._search(state)
+            known = self._distances[state] = self.bound(state)
+        return known
 
     def alive(self, state: int) -> Edges:
         """The edges of a state that lead to acceptance."""

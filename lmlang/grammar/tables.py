@@ -81,6 +81,7 @@ class TextTable:
                 self._ascii.setdefault(self._alphabet.letter(byte), []).append(byte)
         self._ascii_classes = sum(1 << letter for letter in self._ascii)
         self._bytes: dict[int, Any] = {}
+        self._blocks: dict[tuple[int, int, int], list[list[tuple[int, int, int]]]] = {}
         self._leads = leads_of(self._alphabet)
         if machine.distance(machine.start) >= NEVER:
             raise Unsatisfiable(f"{language.name}: no text at all is possible.")
@@ -274,20 +275,28 @@ class TextTable:
         return found
 
     def _fill_inside(self, row: Any, source: int, first: int, last: int, missing: int) -> None:
-        size = 1 << 6 * (missing - 1)
-        start = first - first % (size << 6)
-        for index in range((first - start) // size, (last - start) // size + 1):
-            low = max(first, start + index * size)
-            high = min(last, start + (index + 1) * size - 1)
-            inner = self._way(source, [(low, high)])
+        for blocks in self._blocks_of(first, last, missing):
+            inner = self._way(source, [blocks[0][1:]])
             if inner is None:
                 continue
-            if missing == 1:
-                row[0x80 + index] = self._number((~inner,))
-            elif inner < 0:
-                row[0x80 + index] = self._number(("to", inner, 0x80, 0xBF, missing - 1))
+            if inner < 0:
+                onward = ("to", inner, 0x80, 0xBF, missing - 1) if missing > 1 else (~inner,)
+                row[[byte for byte, _, _ in blocks]] = self._number(onward)
             else:
-                row[0x80 + index] = self._number(("in", source, low, high, missing - 1))
+                for byte, low, high in blocks:
+                    row[byte] = self._number(("in", source, low, high, missing - 1))
+
+    def _blocks_of(self, first: int, last: int, missing: int) -> list[list[tuple[int, int, int]]]:
+        """The next bytes of UTF-8 with the code points behind them, those that go on alike."""
+        found = self._blocks.get((first, last, missing))
+        if found is None:
+            size = 1 << 6 * (missing - 1)
+            alike: dict[int, list[tuple[int, int, int]]] = {}
+            for low in range(first, last + 1, size):
+                some = self._alphabet.within(low, low + size - 1)
+                alike.setdefault(some, []).append((0x80 | low // size & 0x3F, low, low + size - 1))
+            found = self._blocks[first, last, missing] = list(alike.values())
+        return found
 
     def _fill_escape(self, row: Any, source: int, written: bytes) -> None:
         for code, text in (FREE_ESCAPES if self._free else ESCAPES).items():

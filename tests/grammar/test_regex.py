@@ -14,6 +14,7 @@ from lmlang.errors import GrammarSyntaxError, GrammarTooLarge, Unsatisfiable
 from lmlang.grammar.charset import LAST, category, class_ranges, complement, contains
 from lmlang.grammar.language import matching
 from lmlang.grammar.regex import compile_regex
+from lmlang.grammar.search import search_for
 from lmlang.grammar.tables import Spelling, TextTable, spelled
 from tests.grammar.patterns import ANCHORED, CHARACTERS, LOOKING, PATTERNS, TEXTS
 
@@ -203,3 +204,20 @@ def test_patterns_that_send_python_astray_cost_one_pass(pattern: str) -> None:
     begun = time.process_time()
     assert not language.contains("a" * 2_000 + "!")
     assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        (r"a$\s", r"at character 1: \$ stands before"),
+        (r"[(]\((?=a)", "at character 5: look-around cannot be searched for"),
+        ("a(?<!b)c", "at character 1: look-around cannot be searched for"),
+    ],
+)
+def test_what_cannot_be_searched_for_is_refused_with_its_place(pattern: str, message: str) -> None:
+    with pytest.raises(GrammarSyntaxError, match=message):
+        search_for((pattern,))
+
+
+def test_half_a_character_is_a_character_to_a_search() -> None:
+    assert search_for(("[^a]b",)).begin().push("a\ud800b") == (1, 3)
