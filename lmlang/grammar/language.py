@@ -78,13 +78,14 @@ class Language:
         if self._kind in ("matching", "searching"):
             return f"the pattern {quote(self._of)}"
         if self._kind == "texts":
-            return f"{len(self._of):,} texts"
+            return f"{len(self._of):,} text{'' if len(self._of) == 1 else 's'}"
         if self._kind == "lengths":
             least, most = self._of
-            return f"texts of at least {least:,}{'' if most is None else f', at most {most:,}'}"
-        patterns = list(dict.fromkeys(_leaves(self)))
-        more = f" and {len(patterns) - 3:,} more" if len(patterns) > 3 else ""
-        return f"what is made of {', '.join(patterns[:3])}{more}"
+            upper = "" if most is None else f" and at most {most:,}"
+            return f"texts of at least {least:,}{upper} characters"
+        parts = _leaves(self)
+        more = f" and {len(parts) - 3:,} more" if len(parts) > 3 else ""
+        return f"what is made of {', '.join(parts[:3])}{more}"
 
     @property
     def machine(self) -> Machine:
@@ -194,16 +195,18 @@ class Language:
 
 
 def _leaves(language: Language) -> list[str]:
-    """The names of the languages that one is made of, without nesting."""
-    found, todo = list[str](), [language]
+    """The languages that one is made of, without nesting, in few words each."""
+    found, todo = set[str](), [language]
     while todo and len(found) < 100:
         here = todo.pop()
         if here._kind == "not":
             todo.append(here._of)
         elif here._kind in ("all", "any"):
             todo.extend(here._of)
+        elif here._kind in ("matching", "searching") and len(here._of) > 80:
+            found.add(f"the pattern {quote(here._of[:79] + '…')}")
         else:
-            found.append(here.name)
+            found.add(here.name)
     return sorted(found)
 
 

@@ -118,6 +118,16 @@ def test_what_is_made_alike_is_one_object() -> None:
     assert of_texts(["\ud800"]) is NOTHING
 
 
+def test_a_name_is_short() -> None:
+    made = matching("a" * 999) & searching("b" * 999) & ~searching("c") | matching("d") & ANY
+    assert made.name.startswith(f"what is made of the pattern '{'a' * 79}…', the pattern '")
+    assert made.name.endswith("and 1 more")
+    assert (
+        repr(of_length(2, 1_000)) == "<Language: texts of at least 2 and at most 1,000 characters>"
+    )
+    assert of_texts(["x"]).name == "1 text"
+
+
 def nested(depth: int) -> Language:
     language = matching("a+")
     for number in range(depth):
