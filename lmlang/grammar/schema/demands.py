@@ -49,8 +49,11 @@ class Keys:
 
     def has(self, key: str) -> bool:
         """Whether a name is one of them."""
-        inside = key in self.names or any(pattern.contains(key) for pattern in self.patterns)
-        return inside is not self.others
+        if key in self.names:
+            return not self.others
+        if not self.patterns:
+            return self.others
+        return any(pattern.contains(key) for pattern in self.patterns) is not self.others
 
     def covers(self, other: Keys) -> bool:
         """Whether all of the other's are among these, if that is seen at a glance."""

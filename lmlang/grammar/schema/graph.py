@@ -41,6 +41,7 @@ class SchemaGraph:
         self._nodes: dict[frozenset[Literal], Node] = {}
         self._shapes: list[tuple[Shape, ...]] = []
         self._shortest: list[bytes | None] = []
+        self._filled: list[list[bool]] = []
         self._both: dict[tuple[Node, Node], Node] = {}
         self._complete = False
         self.root = self._node(frozenset({self.document.root}))
@@ -130,6 +131,7 @@ class SchemaGraph:
         """The shortest text of each node: the least fixpoint of what their shapes say."""
         count = len(self._literals)
         self._shortest = [None] * count
+        self._filled = [[False] * len(shapes) for shapes in self._shapes]
         users: list[dict[Node, None]] = [{} for _ in range(count)]
         todo = deque(range(count - 1, -1, -1))
         waiting = [True] * count
@@ -145,11 +147,13 @@ class SchemaGraph:
             asked.clear()
             best = self._shortest[node]
             with self._located(node):
-                for shape in self._shapes[node]:
+                for number, shape in enumerate(self._shapes[node]):
                     spend(20)
                     found = shortest_of(shape, of, self._style, self)
-                    if found is not None and (best is None or len(found) < len(best)):
-                        best = found
+                    if found is not None:
+                        self._filled[node][number] = True
+                        if best is None or len(found) < len(best):
+                            best = found
             for other in asked:
                 users[other][node] = None
             if best is not self._shortest[node]:
@@ -174,8 +178,8 @@ class SchemaGraph:
         for node, shapes in enumerate(self._shapes):
             self._shapes[node] = tuple(
                 self._pruned(shape)
-                for shape in shapes
-                if shortest_of(shape, self._shortest.__getitem__, self._style, self) is not None
+                for shape, filled in zip(shapes, self._filled[node], strict=True)
+                if filled
             )
         again = False
         for node, shapes in enumerate(self._shapes):

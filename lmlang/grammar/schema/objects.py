@@ -126,39 +126,26 @@ class Objects:
 
     def reduced(self, demands: Demands) -> Demands | None:
         """The same demands said more simply; None where surely no object meets them."""
-        required = {demand[1] for demand in demands if demand[0] == "+"}
-        least, most = sizes(demands)
-        if most is not None and max(least, len(required)) > most:
+        read = _Read(demands)
+        if read.most is not None and max(read.least, len(read.required)) > read.most:
             return None
-        rules = [(demand[1], demand[2]) for demand in demands if demand[0] == "*"]
-        some = [demand for demand in demands if demand[0] == "?"]
         nothing_fits = self._around.nothing_fits
-        allowed = [keys for keys, literal in rules if literal == FALSE and keys.others]
-        for demand in some:
-            _, keys, literal = demand
-            covering = (other for whole, other in rules if whole.covers(keys))
-            if nothing_fits(frozenset({literal, *covering})):
-                return None
-            if any(self._apart(keys, other) for other in allowed):
-                return None
-            names = [
-                name for other in allowed if not other.patterns
-                for name in other.names if keys.has(name)
-            ]  # fmt: skip
-            if len(names) == 1:  # it alone can be meant
-                required.update(names)
-                value = ("=", names[0], literal)
-                demands = demands - {demand} | {("+", names[0])}
-                demands |= {value} if literal else frozenset()
-        if required:
-            values: dict[str, set[Literal]] = {key: set() for key in required}
-            for demand in demands:
-                if demand[0] == "=" and demand[1] in values:
-                    values[demand[1]].add(demand[2])
-            for key, literals in values.items():
-                literals.update(literal for keys, literal in rules if keys.has(key))
-                if nothing_fits(frozenset(literals)):
+        if read.some:
+            allowed = [keys for keys, literal in read.rules if literal == FALSE and keys.others]
+            for keys, literal in read.some:
+                covering = (other for whole, other in read.rules if whole.covers(keys))
+                if nothing_fits(frozenset({literal, *covering})):
                     return None
+                if any(self._apart(keys, other) for other in allowed):
+                    return None
+                closed = (other.names for other in allowed if not other.patterns)
+                names = [name for some in closed for name in some if keys.has(name)]
+                if len(names) == 1:  # it alone can be meant
+                    demands = demands - {("?", keys, literal)} | read.require(names[0], literal)
+        for key in read.required:
+            literals = read.of(key)
+            if (len(literals) > 1 or FALSE in literals) and nothing_fits(frozenset(literals)):
+                return None
         return demands
 
     def shape(
@@ -168,42 +155,31 @@ class Objects:
         node: Callable[[frozenset[Literal]], Node],
     ) -> Object | None:
         """The shape of the objects that meet some demands; ``order`` has all names of theirs."""
-        required = {demand[1] for demand in demands if demand[0] == "+"}
-        values: dict[str, set[Literal]] = {}
-        rules: list[tuple[Keys, Literal]] = []
-        some: list[tuple[Keys, Literal]] = []
-        for demand in demands:
-            if demand[0] == "=":
-                values.setdefault(demand[1], set()).add(demand[2])
-            elif demand[0] == "*":
-                rules.append((demand[1], demand[2]))
-            elif demand[0] == "?":
-                some.append((demand[1], demand[2]))
+        read = _Read(demands)
         names = []
         for key in order:
-            literals = values.get(key, set())
-            literals.update(literal for keys, literal in rules if keys.has(key))
+            literals = read.of(key)
             if FALSE not in literals:
-                names.append(Name(key, node(frozenset(literals)), key in required))
-            elif key in required:
+                names.append(Name(key, node(frozenset(literals)), key in read.required))
+            elif key in read.required:
                 return None
-        least, most = sizes(demands)
-        if least > len(order) + MAX_UNNAMED:
+        if read.least > len(order) + MAX_UNNAMED:
             raise GrammarTooLarge(
-                f"at least {least:,} properties would need more than {MAX_UNNAMED:,} that the JSON "
-                "schema does not name: lower minProperties, or name them."
+                f"at least {read.least:,} properties would need more than {MAX_UNNAMED:,} that the "
+                "JSON schema does not name: lower minProperties, or name them."
             )
         others = [
-            Others(language, node(literals)) for language, literals in self._others(rules, order)
+            Others(language, node(literals))
+            for language, literals in self._others(read.rules, order)
         ]
         return Object(
             tuple(names),
             tuple(others),
-            least,
-            most,
+            read.least,
+            read.most,
             tuple(
                 Some(keys.language(), node(frozenset({literal} - {TRUE})))
-                for keys, literal in sorted(some, key=lambda item: item[1])
+                for keys, literal in sorted(read.some, key=lambda item: item[1])
             ),
         )
 
@@ -279,6 +255,42 @@ class Objects:
             found.append(frozenset({("=", key, FALSE)}))
             found.append(frozenset({("+", key), ("=", key, constant(item, schema) ^ 1)}))
         return found
+
+
+class _Read:
+    """The demands on an object, by what they are about."""
+
+    def __init__(self, demands: Demands) -> None:
+        self.required: set[str] = set()
+        self.values: dict[str, set[Literal]] = {}
+        self.rules: list[tuple[Keys, Literal]] = []
+        self.some: list[tuple[Keys, Literal]] = []
+        self.least, self.most = sizes(demands)
+        for demand in demands:
+            kind = demand[0]
+            if kind == "=":
+                self.values.setdefault(demand[1], set()).add(demand[2])
+            elif kind == "+":
+                self.required.add(demand[1])
+            elif kind == "*":
+                self.rules.append((demand[1], demand[2]))
+            elif kind == "?":
+                self.some.append((demand[1], demand[2]))
+
+    def of(self, key: str) -> set[Literal]:
+        """What the value under a key must meet."""
+        found = self.values.get(key, set())
+        if self.rules:
+            found = found.union([literal for keys, literal in self.rules if keys.has(key)])
+        return found
+
+    def require(self, key: str, literal: Literal) -> Demands:
+        """Note that a property must be there; the demands that say so."""
+        self.required.add(key)
+        if literal == TRUE:
+            return frozenset({("+", key)})
+        self.values.setdefault(key, set()).add(literal)
+        return frozenset({("+", key), ("=", key, literal)})
 
 
 def without(key: str) -> Case:
