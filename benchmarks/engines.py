@@ -204,11 +204,14 @@ class _XgrammarOutput:
             raise ValueError(f"token {index} was refused")
 
 
-def engines(vocabulary: Vocabulary) -> tuple[list[Engine], list[str]]:
+def engines(vocabulary: Vocabulary, skip: Sequence[str] = ()) -> tuple[list[Engine], list[str]]:
     """Ours first, then the others that are installed; and why others are not here."""
     found: list[Engine] = [Ours(vocabulary)]
     missing = []
     for other in (Guidance, Xgrammar):
+        if other.name in skip:
+            missing.append(f"{other.name} is not measured: it was to be skipped")
+            continue
         try:
             found.append(other(vocabulary))
         except ImportError as error:

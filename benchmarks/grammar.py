@@ -220,9 +220,11 @@ def table(title: str, measured: Mapping[str, Mapping[str, float]], unit: float =
     print_table(title, ["", *names, "p50 / ours"], rows)
 
 
-def told(name: str, vocabulary: Vocabulary, given: Sequence[Case], repeat: int) -> dict[str, Any]:
+def told(
+    name: str, vocabulary: Vocabulary, given: Sequence[Case], repeat: int, skip: Sequence[str]
+) -> dict[str, Any]:
     """Measure everything with one vocabulary and print it."""
-    found, missing = engines(vocabulary)
+    found, missing = engines(vocabulary, skip)
     print(f"\n== {name}: {vocabulary.size:,} tokens", *missing, sep="\n")
     gc.collect()
     by_pattern = regexes(found, repeat)
@@ -259,6 +261,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="few schemas; times mean little")
     parser.add_argument("--model", type=Path, help="a .gguf file (default: the embedded model)")
     parser.add_argument("--llama3", type=Path, help="a folder with Llama 3's tokenizer.json")
+    parser.add_argument("--skip", nargs="*", default=[], help="engines to leave out")
     given = parser.parse_args()
     path = given.model or find_embedded_model()
     tokenizers = {path.name: Tokenizer.from_gguf(open_gguf(path).metadata)}
@@ -270,7 +273,8 @@ def main() -> None:
     if not given.small:
         random.Random(0).shuffle(measured)
     results = [
-        told(name, Vocabulary.of(each), measured, given.repeat) for name, each in tokenizers.items()
+        told(name, Vocabulary.of(each), measured, given.repeat, given.skip)
+        for name, each in tokenizers.items()
     ]
     facts = {"python": platform.python_version(), "load_before": round(os.getloadavg()[0], 2)}
     facts |= {"versions": {name: _version(name) for name in ("llguidance", "xgrammar", "numpy")}}
