@@ -18,8 +18,9 @@ MAY_TAKE = {
     "noise": set(),
     "protocol": {"errors", "limits", "grammar"},
     "kernels": {"errors", "noise"},
-    "frontend": {"errors", "limits", "noise", "protocol", "grammar"},
-    "backends": {"errors", "limits", "noise", "protocol", "grammar"},
+    "wire": {"errors", "limits", "protocol", "grammar"},
+    "frontend": {"errors", "limits", "noise", "protocol", "grammar", "wire"},
+    "backends": {"errors", "limits", "noise", "protocol", "grammar", "wire"},
     "runtime": {"errors", "limits", "noise", "protocol", "kernels", "grammar"},
     "testing": {"errors", "limits", "protocol", "frontend", "backends", "runtime"},
     "": {"errors", "protocol", "frontend", "backends", "runtime", "testing", "grammar"},
@@ -29,7 +30,7 @@ MAY_TAKE = {
 }
 """Room to the rooms that its modules may import, besides itself; "" is lmlang/__init__.py."""
 
-STANDARD_ONLY = {"errors", "limits", "grammar", "noise", "protocol", "frontend"}
+STANDARD_ONLY = {"errors", "limits", "grammar", "noise", "protocol", "wire", "frontend"}
 OPTIONAL = {
     "lmlang.frontend.progress": {"tqdm"},  # may be missing, which the module then says
     "lmlang.grammar.types": {"pydantic", "pydantic_core", "typing_extensions"},

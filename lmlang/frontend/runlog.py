@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lmlang.errors import ProgramTypeError, WireError
-from lmlang.frontend import strict_json
 from lmlang.frontend.literals import quoted
-from lmlang.frontend.strict_json import COUNT, FLAG, FLOAT, INTEGER, TEXT
 from lmlang.protocol import FinishReason, SamplingParams, Usage
+from lmlang.wire import forms
+from lmlang.wire.forms import COUNT, FLAG, FLOAT, INTEGER, TEXT
 
 VERSION = 1
 """Of the run log and its JSON; a reader refuses what it does not know."""
@@ -166,7 +166,7 @@ class RunLog:
 
     def to_json(self) -> str:
         """The log as JSON; `from_json` makes an equal one of it."""
-        return strict_json.dumps(_RUN_LOG, self)
+        return forms.dumps(_RUN_LOG.write(self))
 
     @staticmethod
     def from_json(text: str) -> RunLog:
@@ -177,14 +177,14 @@ class RunLog:
         """
         if not isinstance(text, str):
             raise ProgramTypeError(f"a run log is read from a string, not {type(text).__name__}.")
-        value = strict_json.loads(text)
+        value = forms.loads(text)
         version = value.get("version") if isinstance(value, dict) else None
         if type(version) is int and version != VERSION:
             raise WireError(
                 f"the run log has version {version}, and this lmlang reads version {VERSION}: "
                 "read it with the lmlang that wrote it, or a newer one."
             )
-        log = _RUN_LOG.read(value, "")
+        log = _RUN_LOG.read(value, "$")
         assert isinstance(log, RunLog)
         return log
 
@@ -197,11 +197,11 @@ class RunLog:
 
 # ------------------------------------------------------------------------------ as JSON
 
-_STOP = strict_json.optional(strict_json.either(TEXT, INTEGER))
-_TIME = strict_json.optional(FLOAT)
-_MAYBE_COUNT = strict_json.optional(COUNT)
+_STOP = forms.optional(forms.either(TEXT, INTEGER))
+_TIME = forms.optional(FLOAT)
+_MAYBE_COUNT = forms.optional(COUNT)
 _HEX = re.compile(r"(?:[0-9a-f]{2})*")
-_PARAMS = strict_json.record(
+_PARAMS = forms.record(
     SamplingParams,
     {
         "max_tokens": COUNT,
@@ -209,20 +209,20 @@ _PARAMS = strict_json.record(
         "top_p": FLOAT,
         "top_k": INTEGER,
         "min_p": FLOAT,
-        "stop": strict_json.sequence(TEXT),
+        "stop": forms.sequence(TEXT),
         "ignore_eos": FLAG,
         "min_tokens": COUNT,
-        "stop_token_ids": strict_json.sequence(COUNT),
+        "stop_token_ids": forms.sequence(COUNT),
         "include_stop": FLAG,
         "frequency_penalty": FLOAT,
         "presence_penalty": FLOAT,
         "repetition_penalty": FLOAT,
-        "logit_bias": strict_json.sequence(strict_json.pair(COUNT, FLOAT)),
-        "stop_regex": strict_json.sequence(TEXT),
+        "logit_bias": forms.sequence(forms.pair(COUNT, FLOAT)),
+        "stop_regex": forms.sequence(TEXT),
         "heal": FLAG,
     },
 )
-_USAGE = strict_json.record(
+_USAGE = forms.record(
     Usage,
     {
         "prompt_tokens": COUNT,
@@ -233,38 +233,34 @@ _USAGE = strict_json.record(
         "forced_closes": COUNT,
     },
 )
-_FAILURE = strict_json.optional(strict_json.record(Failure, {"type": TEXT, "message": TEXT}))
-_SAMPLE = strict_json.record(
+_FAILURE = forms.optional(forms.record(Failure, {"type": TEXT, "message": TEXT}))
+_SAMPLE = forms.record(
     Sample,
     {
         "text": TEXT,
-        "tokens": strict_json.sequence(COUNT),
-        "logprobs": strict_json.sequence(FLOAT),
-        "finish": strict_json.optional(
-            strict_json.word("stop", "eos", "length", "complete", "forced_close")
-        ),
+        "tokens": forms.sequence(COUNT),
+        "logprobs": forms.sequence(FLOAT),
+        "finish": forms.optional(forms.word("stop", "eos", "length", "complete", "forced_close")),
         "stop": _STOP,
     },
 )
-_OPERATION = strict_json.record(
+_OPERATION = forms.record(
     LoggedOperation,
     {
-        "kind": strict_json.word("gen", "select", "fork", "join", "set", "image", "scope", "call"),
-        "status": strict_json.word("queued", "running", "done", "failed", "cancelled", "skipped"),
+        "kind": forms.word("gen", "select", "fork", "join", "set", "image", "scope", "call"),
+        "status": forms.word("queued", "running", "done", "failed", "cancelled", "skipped"),
         "path": TEXT,
         "state": TEXT,
         "branch": _MAYBE_COUNT,
         "source": TEXT,
-        "name": strict_json.optional(TEXT),
+        "name": forms.optional(TEXT),
         "children": COUNT,
         "usage": _USAGE,
-        "samples": strict_json.sequence(_SAMPLE),
-        "choices": strict_json.sequence(
-            strict_json.record(Choice, {"text": TEXT, "logprob": FLOAT})
-        ),
-        "draw_keys": strict_json.sequence(strict_json.hexadecimal(16)),
+        "samples": forms.sequence(_SAMPLE),
+        "choices": forms.sequence(forms.record(Choice, {"text": TEXT, "logprob": FLOAT})),
+        "draw_keys": forms.sequence(forms.hexadecimal(16)),
         "first_draw": COUNT,
-        "text": strict_json.optional(TEXT),
+        "text": forms.optional(TEXT),
         "error": _FAILURE,
         "queued": FLOAT,
         "submitted": _TIME,
@@ -272,7 +268,7 @@ _OPERATION = strict_json.record(
         "finished": _TIME,
     },
 )
-_RUN_LOG = strict_json.record(
+_RUN_LOG = forms.record(
     RunLog,
     {
         "version": COUNT,
@@ -280,7 +276,7 @@ _RUN_LOG = strict_json.record(
         "run_id": TEXT,
         "model": TEXT,
         "seed": INTEGER,
-        "row_key": strict_json.scalar(
+        "row_key": forms.scalar(
             str,
             "hexadecimal digits, two for each byte",
             lambda text: _HEX.fullmatch(text) is not None,
@@ -291,7 +287,7 @@ _RUN_LOG = strict_json.record(
         "began": FLOAT,
         "seconds": _TIME,
         "error": _FAILURE,
-        "operations": strict_json.sequence(_OPERATION),
+        "operations": forms.sequence(_OPERATION),
     },
 )
 
