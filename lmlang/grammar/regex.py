@@ -39,6 +39,8 @@ MAX_NODES = 10_000
 """Nodes of one automaton."""
 MAX_RANGES = 100_000
 """Ranges of characters in all classes of one automaton; ``\\w`` has 770."""
+MAX_CHARACTERS = 100_000
+"""Characters of one pattern."""
 MAX_DEPTH = 100
 """Groups inside of groups."""
 
@@ -121,6 +123,7 @@ class _Builder:
 
     def add(self, pattern: str) -> int:
         """Where a pattern begins."""
+        _check_length(pattern)
         self._pattern, self._positions = pattern, _outline(pattern)
         self._looks.clear()
         try:
@@ -140,6 +143,7 @@ class _Builder:
 
     def add_search(self, pattern: str) -> int:
         """Where a text begins in which a pattern of ECMA-262 is found anywhere."""
+        _check_length(pattern)
         self._pattern = pattern
         start = self._sequence(ecma.parse(pattern), ASCII, ANYTHING)
         ahead, todo = set[int](), [start]
@@ -289,6 +293,14 @@ class _Builder:
             look = Look("$", self._fork([line_end, end]))
             for number in dollars:
                 self._nodes[number] = Node(self._nodes[number].onward, looks=look)
+
+
+def _check_length(pattern: str) -> None:
+    if len(pattern) > MAX_CHARACTERS:
+        raise GrammarTooLarge(
+            f"the pattern {quote(pattern)} has {len(pattern):,} characters, but {MAX_CHARACTERS:,} "
+            "are the limit: a list of texts is better given as choices or as an enum."
+        )
 
 
 def _items(members: Iterable[Any]) -> list[Item]:
