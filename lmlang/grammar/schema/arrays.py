@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 from lmlang.errors import SchemaUnsupported
 from lmlang.grammar.schema.demands import (
@@ -19,6 +20,8 @@ from lmlang.grammar.schema.dialect import ARRAY, Keywords
 from lmlang.grammar.schema.document import FALSE, TRUE, Literal, Schema, where
 from lmlang.grammar.schema.shapes import Array, Node, Tally
 
+MAX_TOLD_APART = 4
+"""First items that are told apart by whether they fail what the others must meet."""
 GLANCE = 8
 """Items that are looked at to see whether nothing fits."""
 
@@ -62,7 +65,7 @@ class Arrays:
             if literal
         ]
         if keywords.rest:
-            found.append(self._some_from(len(keywords.prefix), keywords.rest, "items", schema))
+            found += self._some_from(len(keywords.prefix), keywords.rest, "items", schema)
         if keywords.contains is not None:
             literal, least = keywords.contains, keywords.least_contains
             if least:
@@ -96,15 +99,15 @@ class Arrays:
         demands = case.demands | {("*", seen.upto, meets)} if meets else case.demands
         return Case(demands, everything)
 
-    def failing_unevaluated(self, case: Case, literal: Literal, schema: Schema) -> Case | None:
-        """A case in which an item that it has not evaluated fails."""
+    def failing_unevaluated(self, case: Case, literal: Literal, schema: Schema) -> list[Case]:
+        """The cases in which an item that it has not evaluated fails."""
         seen = case.seen or NO_ITEMS
         assert isinstance(seen, Items)
         if seen.upto == EVERYTHING_SEEN or literal == TRUE:
-            return None
+            return []
         meets = self._met(seen, literal, schema)
-        failing = self._some_from(seen.upto, meets, "unevaluatedItems", schema)
-        return Case(case.demands | failing)
+        some = self._some_from(seen.upto, meets, "unevaluatedItems", schema)
+        return [Case(case.demands | failing) for failing in some]
 
     def reduced(self, demands: Demands) -> Demands | None:
         """The same demands said more simply; None where surely no array meets them."""
@@ -173,15 +176,30 @@ class Arrays:
             return literal
         return self._around.document.any_of((*sorted(seen.meeting), literal), schema)
 
-    def _some_from(self, start: int, literal: Literal, keyword: str, schema: Schema) -> Demands:
-        """Some item from an index on fails a literal."""
+    def _some_from(
+        self, start: int, literal: Literal, keyword: str, schema: Schema
+    ) -> list[Demands]:
+        """Some item from an index on fails a literal.
+
+        The items before are told apart by whether they fail it: then one more than those must.
+        """
         if literal == FALSE:
-            return frozenset({("<", start + 1)})
+            return [frozenset({("<", start + 1)})]
         if literal == TRUE:
-            return IMPOSSIBLE
-        if start == 0:
-            return frozenset({("?", literal ^ 1, 1, None)})
-        return frozenset({("<", start + 1), refused(keyword, schema)})
+            return []
+        if start > MAX_TOLD_APART:
+            return [frozenset({("<", start + 1), refused(keyword, schema)})]
+        failing = literal ^ 1
+        return [
+            frozenset(
+                {
+                    ("<", start + 1),
+                    ("?", failing, before.count(failing) + 1, None),
+                    *(("=", index, meets) for index, meets in enumerate(before)),
+                }
+            )
+            for before in product((literal, failing), repeat=start)
+        ]
 
     def _constant(self, value: list[object], schema: Schema) -> Demands:
         document = self._around.document
@@ -211,8 +229,8 @@ def refused(keyword: str, schema: Schema) -> Demand:
 
 _WHY = {
     "uniqueItems": "its opposite, two items that are equal, cannot be told while they are written",
-    "items": "its opposite, behind the first items, cannot be counted",
-    "unevaluatedItems": "its opposite, behind the first items, cannot be counted",
+    "items": "its opposite, behind so many first items, would make too many cases",
+    "unevaluatedItems": "its opposite, behind so many first items, would make too many cases",
 }
 
 

@@ -174,7 +174,8 @@ class _At:
         return self.document.child(self.schema, inner, "/".join(map(escaped, way)))
 
     def children(self, keyword: str, inner: Value) -> tuple[Literal, ...]:
-        if not isinstance(inner, list) or not inner:
+        harmless = keyword in ("prefixItems", "allOf")
+        if not isinstance(inner, list) or not (inner or harmless):
             raise self.wrong(keyword, inner, "an array of at least one schema")
         return tuple(self.child(item, keyword, str(number)) for number, item in enumerate(inner))
 

@@ -241,8 +241,7 @@ class Expander:
                 cases = self._term(typed, term, schema, EXACT)
                 met = self.product(typed, met, cases, term.keyword, schema)
             for case in met:
-                failing = typed.failing_unevaluated(case, rest, schema)
-                found += [] if failing is None else [failing]
+                found = found + typed.failing_unevaluated(case, rest, schema)
         return self._limited(_reduced(typed, found), "not", schema)
 
     def _term(self, typed: Kind, term: Term, schema: Schema, mode: int) -> list[Case]:

@@ -116,13 +116,13 @@ class Objects:
             return Case(case.demands, ALL_KEYS)
         return Case(case.demands | {("*", seen.rest(), literal)}, ALL_KEYS)
 
-    def failing_unevaluated(self, case: Case, literal: Literal, schema: Schema) -> Case | None:
-        """A case in which a property that it has not evaluated fails."""
+    def failing_unevaluated(self, case: Case, literal: Literal, schema: Schema) -> list[Case]:
+        """The cases in which a property that it has not evaluated fails."""
         seen = case.seen or NO_KEYS
         assert isinstance(seen, Keys)
         if seen.others or literal == TRUE:
-            return None
-        return Case(case.demands | {("?", seen.rest(), literal ^ 1)})
+            return []
+        return [Case(case.demands | {("?", seen.rest(), literal ^ 1)})]
 
     def reduced(self, demands: Demands) -> Demands | None:
         """The same demands said more simply; None where surely no object meets them."""

@@ -165,6 +165,15 @@ def test_arrays_end_where_nothing_fits(
     assert (shape.rest is not None, shape.most) == (rest, most)
 
 
+@pytest.mark.parametrize("first", range(4))
+def test_items_behind_the_first_ones_can_be_negated(first: int) -> None:
+    schema = {"type": "array", "not": {"prefixItems": [True] * first, "items": {"type": "null"}}}
+    graph = compiled(schema)
+    for value in ([], [1], [None] * 5, [1] * first + [None], [None] * first + [None, 1], [1] * 5):
+        expected = any(item is not None for item in value[first:])
+        assert accepts(graph, value) is expected, value
+
+
 def test_recursive_schemas_and_their_opposites() -> None:
     tree = {
         "$defs": {"tree": {
