@@ -11,6 +11,7 @@ viable: from every state a complete output can be reached.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from enum import IntEnum
 from typing import Any, Protocol, TypeAlias
 
 DEAD, LEAVE = -1, -2
@@ -58,6 +59,19 @@ Content: TypeAlias = tuple[Table, int]
 """A table and the state in it."""
 
 
+class Leaving(IntEnum):
+    """What `push` does where a run of content has come to a byte that leaves it."""
+
+    UNKNOWN = 0
+    """It has to be asked."""
+    FREE = 1
+    """It gives a key."""
+    ALIKE = 2
+    """All runs lead to keys that the same bytes follow."""
+    SAME = 3
+    """All runs lead to the same key, if the bytes that leave them are the same."""
+
+
 class Rules(Protocol):
     """One kind of grammar. Keys are immutable; equal keys mean the same future."""
 
@@ -80,20 +94,11 @@ class Rules(Protocol):
         """Tables for the bytes that come next; empty where there are none.
 
         A run of bytes is possible if any table stays inside of it to its end. Where any table
-        says `LEAVE`, `push` has to be asked, unless `leaves_freely`.
+        says `LEAVE`, `leaving` tells what comes.
         """
 
-    def leaves_freely(self, key: Any) -> bool:
-        """Whether `push` gives a key wherever the contents of this key say `LEAVE`.
-
-        False where it is not known without looking.
-        """
-
-    def leaves_alike(self, key: Any) -> bool:
-        """Whether all runs of content that are left by the same byte lead to one key.
-
-        Only asked where `leaves_freely`; False where it is not known.
-        """
+    def leaving(self, key: Any) -> Leaving:
+        """What is known, without looking, of the keys behind the contents of this key."""
 
     def pointer(self, key: Any) -> str:
         """Which part of the spec the next byte belongs to, as a JSON pointer; "" for all of it."""

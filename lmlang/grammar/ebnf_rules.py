@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from lmlang.grammar.automaton import Content
+from lmlang.grammar.automaton import Content, Leaving
 from lmlang.grammar.ebnf_network import Prepared, prepare
 from lmlang.grammar.ebnf_table import EbnfTable, Spot, Spots
 from lmlang.grammar.spec import Ebnf
@@ -153,13 +153,9 @@ class EbnfRules:
         tables = [(self._table(call), spot) for spot, call in sources]
         return tuple((table, table.state(spot)) for table, spot in tables)
 
-    def leaves_freely(self, key: Place) -> bool:
-        """True: the table knows the bytes that called rules, or what comes behind it, read."""
-        return True
-
-    def leaves_alike(self, key: Place) -> bool:
-        """False: what comes behind a rule has to be asked."""
-        return False
+    def leaving(self, key: Place) -> Leaving:
+        """The table knows the bytes that called rules, or what comes behind it, read."""
+        return Leaving.FREE
 
     def pointer(self, key: Place) -> str:
         """Always "": a grammar is no JSON."""

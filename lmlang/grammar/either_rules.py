@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from lmlang.grammar.automaton import Content, Key, Rules
+from lmlang.grammar.automaton import Content, Key, Leaving, Rules
 
 Alive: TypeAlias = tuple[tuple[int, Key], ...]
 """Numbers of alternatives in ascending order, each with its own key."""
@@ -57,13 +57,10 @@ class EitherRules:
             found += contents
         return tuple(dict.fromkeys(found))
 
-    def leaves_freely(self, key: Alive) -> bool:
-        """Whether all of them do so."""
-        return all(self._alternatives[number].leaves_freely(inner) for number, inner in key)
-
-    def leaves_alike(self, key: Alive) -> bool:
-        """Whether there is one, and it does so: of several each may be left or not."""
-        return len(key) == 1 and self._alternatives[key[0][0]].leaves_alike(key[0][1])
+    def leaving(self, key: Alive) -> Leaving:
+        """What is known of one, or of all: of several each may be left or not."""
+        known = min(self._alternatives[number].leaving(inner) for number, inner in key)
+        return known if len(key) == 1 else min(known, Leaving.FREE)
 
     def pointer(self, key: Alive) -> str:
         """Where in the one that is left; "" while there are several."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lmlang.grammar.automaton import Automaton, State
+from lmlang.grammar.automaton import Automaton, Leaving, State
 from lmlang.grammar.contents import Contents
 from lmlang.grammar.token_trie import Bits, TokenTrie
 
@@ -94,24 +94,44 @@ class Masks:
             return self._trie.bits(found)
         parts = [self._contents.inside(content) for content in contents]
         left = {node: path for part in parts for node, path in part.left}
-        free, starts = automaton.rules.leaves_freely(state.key), self._trie.starts
-        alike = free and automaton.rules.leaves_alike(state.key)
-        known: dict[int, State | None] = {}  # the states behind bytes that leave
-        for node, path in left.items():
-            if free and starts[node] == starts[node + 1]:
-                found.append(node)
-                continue
-            last = path[-1]
-            if not alike or last not in known:
-                known[last] = automaton.run(state, path)
-            behind = known[last]
-            if behind is not None:
-                found.append(node)
-                self._walk(automaton, behind, node, found)
+        self._walk_behind(automaton, state, left, found)
         bits = self._trie.bits(found)
         for part in parts:
             bits |= part.bits
         return bits
+
+    def _walk_behind(
+        self, automaton: Automaton, state: State, left: dict[int, bytes], found: list[int]
+    ) -> None:
+        """Find the nodes that bytes lead to which leave contents, and what is possible below.
+
+        Args:
+            automaton: The automaton.
+            state: The state inside of the contents.
+            left: Such nodes, and the bytes up to them.
+            found: Takes the nodes.
+        """
+        leaving = automaton.rules.leaving(state.key)
+        known: dict[int, State | None] = {}  # by the bytes that leave
+        for node, path in left.items():
+            behind = known.get(path[-1])
+            if leaving and not self._goes_on(automaton, behind, node):
+                found.append(node)
+                continue
+            if leaving < Leaving.SAME or behind is None:
+                behind = automaton.run(state, path)
+            if leaving >= Leaving.ALIKE:
+                known[path[-1]] = behind
+            if behind is not None:
+                found.append(node)
+                self._walk(automaton, behind, node, found)
+
+    def _goes_on(self, automaton: Automaton, state: State | None, node: int) -> bool:
+        """Whether a byte that may follow leads on from a node; any byte, if there is no state."""
+        labels, start, end = self._trie.labels, *self._trie.starts[node : node + 2]
+        if start == end or state is None:
+            return start < end
+        return any(labels.find(b, start, end) >= 0 for b in automaton.following(state))
 
     def _walk(self, automaton: Automaton, state: State, node: int, found: list[int]) -> None:
         """Find the nodes below one whose bytes may all come behind a state."""

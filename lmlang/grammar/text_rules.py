@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from lmlang.grammar.automaton import Content
+from lmlang.grammar.automaton import Content, Leaving
 from lmlang.grammar.language import Language
 from lmlang.grammar.tables import Spelling, spelled
 
@@ -53,13 +53,9 @@ class TextRules:
         """The table, as the text is nothing else."""
         return ((self._table, key),)
 
-    def leaves_freely(self, key: int) -> bool:
-        """True: a text is never left."""
-        return True
-
-    def leaves_alike(self, key: int) -> bool:
-        """True: a text is never left."""
-        return True
+    def leaving(self, key: int) -> Leaving:
+        """All there is to know: a text is never left."""
+        return Leaving.SAME
 
     def pointer(self, key: int) -> str:
         """Always "": a text has no parts."""

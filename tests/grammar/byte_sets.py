@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lmlang.grammar.automaton import Automaton, Content
+from lmlang.grammar.automaton import Automaton, Content, Leaving
 from lmlang.grammar.grammar import Grammar
 from lmlang.grammar.spec import Choice
 from lmlang.grammar.vocabulary import Vocabulary
@@ -38,11 +38,8 @@ class ByteSets:
     def contents(self, key: bytes) -> tuple[Content, ...]:
         return ()
 
-    def leaves_freely(self, key: bytes) -> bool:
-        return False
-
-    def leaves_alike(self, key: bytes) -> bool:
-        return False
+    def leaving(self, key: bytes) -> Leaving:
+        return Leaving.UNKNOWN
 
     def pointer(self, key: bytes) -> str:
         return f"/{len(key)}"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from lmlang.grammar.automaton import Automaton, Content
+from lmlang.grammar.automaton import Automaton, Content, Leaving
 from lmlang.grammar.grammar import Grammar
 from lmlang.grammar.spec import Choice
 from lmlang.grammar.vocabulary import Vocabulary
@@ -80,11 +80,8 @@ class Template:
     def contents(self, key: Any) -> tuple[Content, ...]:
         return ()
 
-    def leaves_freely(self, key: Any) -> bool:
-        return False
-
-    def leaves_alike(self, key: Any) -> bool:
-        return False
+    def leaving(self, key: Any) -> Leaving:
+        return Leaving.UNKNOWN
 
     def pointer(self, key: tuple[int, int]) -> str:
         return f"/{key[0]}"

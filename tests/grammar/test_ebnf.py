@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmlang.errors import GrammarSyntaxError, GrammarTooLarge, Unsatisfiable
-from lmlang.grammar.automaton import DEAD, LEAVE, Automaton, State
+from lmlang.grammar.automaton import DEAD, LEAVE, Automaton, Leaving, State
 from lmlang.grammar.ebnf_rules import ebnf_rules
 from lmlang.grammar.spec import Ebnf
 
@@ -174,7 +174,7 @@ def told(automaton: Automaton, state: State, run: bytes) -> bool | None:
             if onward in (DEAD, LEAVE):
                 asked |= onward == LEAVE
                 if onward == LEAVE and number == len(run):
-                    assert automaton.rules.leaves_freely(state.key)
+                    assert automaton.rules.leaving(state.key) is Leaving.FREE
                     return True
                 break
             at = onward

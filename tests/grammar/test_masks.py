@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmlang.grammar.automaton import DEAD, LEAVE, Automaton, Content, State, Table
+from lmlang.grammar.automaton import DEAD, LEAVE, Automaton, Content, Leaving, State, Table
 from lmlang.grammar.compiler import Grammar, compile_spec
 from lmlang.grammar.language import of_length
 from lmlang.grammar.masks import Mask, Masks
@@ -87,16 +87,15 @@ class Between:
         inside, ends = key
         return () if ends else tuple((self.tables[number], state) for number, state in inside)
 
-    def leaves_freely(self, key: Any) -> bool:
-        return all(self._leaving(table) <= self.ends.keys() for table in self.tables)
+    def leaving(self, key: Any) -> Leaving:
+        if not all(self._leaving(table) <= self.ends.keys() for table in self.tables):
+            return Leaving.UNKNOWN
+        return Leaving.SAME if len(self.tables) == 1 and not key[1] else Leaving.FREE
 
     def _leaving(self, table: Table) -> set[int]:
         if isinstance(table, DenseTable):
             return set(np.argwhere(table.dense == LEAVE)[:, 1].tolist())
         return {ord('"')}
-
-    def leaves_alike(self, key: Any) -> bool:
-        return not key[1] and len(self.tables) == 1
 
     def pointer(self, key: Any) -> str:
         return ""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
-from lmlang.grammar.automaton import Content
+from lmlang.grammar.automaton import Content, Leaving
 from lmlang.grammar.schema.escape import stays_open
 from lmlang.grammar.schema.frames import QUOTE, Plans, Strings
 from lmlang.grammar.schema.items import Items
@@ -190,19 +190,19 @@ class SchemaRules:
             found.update(dict.fromkeys(tables))
         return tuple(found)
 
-    def leaves_freely(self, key: Where) -> bool:
-        """Whether no text that was written before can forbid one that is under way."""
+    def leaving(self, key: Where) -> Leaving:
+        """What is known of the end of a string or key: whether one before it can forbid it."""
+        if isinstance(key, Place) and not key.begun:
+            frame = key.level.frame
+            if isinstance(frame, Strings) and len(key.level.contents()) == 1:
+                return Leaving.SAME
+            if _is_new(frame):
+                return Leaving.ALIKE
         for place in _all(key):
             frame = place.level.frame
             if place.begun or not (isinstance(frame, Strings) or _is_new(frame)):
-                return False
-        return True
-
-    def leaves_alike(self, key: Where) -> bool:
-        """Whether a string is under way of which nothing will matter but that it is one."""
-        if not isinstance(key, Place) or key.begun:
-            return False
-        return isinstance(key.level.frame, Strings) and len(key.level.contents()) == 1
+                return Leaving.UNKNOWN
+        return Leaving.FREE
 
     def pointer(self, key: Where) -> str:
         """Which part of the schema the next byte belongs to, as a JSON pointer."""
