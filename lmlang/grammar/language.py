@@ -16,17 +16,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from lmlang.errors import GrammarTooLarge, quote
-from lmlang.grammar.machines import (
-    GONE,
-    MAX_EXPLORED,
-    NEVER,
-    Lengths,
-    Machine,
-    Others,
-    Product,
-    Texts,
-    too_large,
-)
+from lmlang.grammar.machine import GONE, MAX_EXPLORED, NEVER, Machine, too_large
+from lmlang.grammar.machines import Lengths, Others, Product, Texts
 from lmlang.grammar.regex import compile_regex, compile_search
 from lmlang.grammar.threads import Pattern
 

@@ -22,7 +22,7 @@ from lmlang.grammar.alphabet import bits
 from lmlang.grammar.automaton import DEAD, LEAVE
 from lmlang.grammar.charset import LAST
 from lmlang.grammar.language import Language
-from lmlang.grammar.machines import GONE, NEVER, Edges
+from lmlang.grammar.machine import GONE, NEVER, Edges
 from lmlang.grammar.spelling import (
     ESCAPES,
     FREE_ESCAPES,

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from lmlang.grammar.letters import NOTHING, OTHER, Letters, holds
 from lmlang.grammar.likeness import alike_for
-from lmlang.grammar.machines import NEVER, Edges, Machine, too_large
+from lmlang.grammar.machine import NEVER, Edges, Machine, too_large
 from lmlang.grammar.nodes import ANYTHING, END, Automaton, without_anchors
 
 MAX_THREADS = 10_000

@@ -259,7 +259,7 @@ def test_categories_are_those_of_unicode() -> None:
 )
 def test_bombs_are_refused_soon(make: Callable[[], Language]) -> None:
     begun = time.process_time()
-    with pytest.raises(GrammarTooLarge, match="lower its counts|flatten it|are the limit"):
+    with pytest.raises(GrammarTooLarge, match=r"lower its counts|flatten it|are the limit"):
         make().is_empty()
     assert time.process_time() - begun < 3
 
