@@ -133,6 +133,12 @@ class ArrayPlan:
                 for chosen in subsets(len(self.shape.tallies)):
                     yield self._combined(node, chosen)
 
+    def plain_nodes(self) -> Iterator[Node]:
+        """Those that are asked for where no tally counts an item."""
+        for node in dict.fromkeys((*self.shape.prefix, self.shape.rest)):
+            if node is not None:
+                yield self._combined(node, ())
+
     def node(self, index: int) -> Node | None:
         """The node of an item; None where there can be none."""
         if self.shape.most is not None and index >= self.shape.most:
@@ -176,6 +182,24 @@ class ArrayPlan:
                 seen.add(node)
                 yield Item(node, Spot(index, tuple(counts)))
 
+    def _can_be_met(self, spot: Spot) -> bool:
+        """Whether some item can be counted by each tally that needs more."""
+        nodes = set(dict.fromkeys((*self.shape.prefix, self.shape.rest))) - {None}
+        chosen = list(subsets(len(self.shape.tallies)))
+        return all(
+            count >= tally.least
+            or any(
+                self._of(self._combined(node, some)) is not None
+                for some in chosen
+                if number in some
+                for node in nodes
+                if node is not None
+            )
+            for number, (count, tally) in enumerate(
+                zip(spot.counts, self.shape.tallies, strict=True)
+            )
+        )
+
     def _way(self, spot: Spot) -> tuple[int, Item | None] | None:
         """The cost of the shortest way to an end, and its first step; None where there is none."""
         if spot not in self._ways:
@@ -184,6 +208,11 @@ class ArrayPlan:
 
     def _search(self, start: Spot) -> None:
         """Find the shortest way by Dijkstra's algorithm, and keep it for all spots on it."""
+        if self.shape.least - start.at > MAX_STEPS:
+            raise too_many()
+        if not self._can_be_met(start):
+            self._ways[start] = None
+            return
         tries: list[tuple[int, int, Spot]] = [(0, 0, start)]
         came: dict[Spot, tuple[int, Spot, Item] | None] = {start: None}
         costs, done, number = {start: 0}, set(), 0
@@ -208,10 +237,7 @@ class ArrayPlan:
                 return
             spend()
             if len(done) > MAX_STEPS:
-                raise GrammarTooLarge(
-                    f"an array of the schema takes more than {MAX_STEPS:,} steps to fill: let it "
-                    "have fewer items."
-                )
+                raise too_many()
             for item in self._all(spot):
                 text = self._of(item.node)
                 assert text is not None, "options have texts"
@@ -223,6 +249,14 @@ class ArrayPlan:
                     heappush(tries, (cost + step, number, item.then))
         for spot in done:
             self._ways[spot] = None
+
+
+def too_many() -> GrammarTooLarge:
+    """The error for an array that takes too long to fill."""
+    return GrammarTooLarge(
+        f"an array of the schema takes more than {MAX_STEPS:,} steps to fill: let it have fewer "
+        "items."
+    )
 
 
 def check_demands(count: int, keyword: str) -> None:

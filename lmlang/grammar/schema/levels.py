@@ -9,6 +9,7 @@ from lmlang.grammar.schema.frames import Plans
 from lmlang.grammar.schema.items import Items
 from lmlang.grammar.schema.members import Key, Members
 from lmlang.grammar.schema.moves import Context, Frame, Goals, Move, Phase, Start
+from lmlang.grammar.schema.numerals import Texts
 
 MAX_KEPT = 100_000
 """Levels of one schema whose ways are kept."""
@@ -31,6 +32,7 @@ class Level:
         unique: Whether it is inside of an array whose items must differ.
         needs_item: Whether it is behind the comma of such an array.
         ended: What the value is of if it ends here without another byte.
+        rivals: What an item that begins in it must not become; None: nobody has asked.
     """
 
     __slots__ = (
@@ -44,7 +46,7 @@ class Level:
         self.unique = isinstance(frame, Items) and frame.written is not None
         self.needs_item = self.unique and isinstance(frame, Items) and frame.phase is Phase.BEFORE
         self.ended: Goals = () if isinstance(frame, Start) else frame.ended()
-        self.rivals: tuple[bytes, ...] | None = None
+        self.rivals: Texts | None = None
         self._ways: dict[int, tuple[Way, ...]] = {}
         self._resumed: dict[tuple[Goals, bytes | None], Level] = {}
         self._finish: tuple[bytes, Goals] | None = None

@@ -201,10 +201,12 @@ class Key:
 
     @property
     def is_new(self) -> bool:
-        """Whether no key that has been written, and is no name, begins so."""
+        """Whether no key that has been written, and no name that may not come, begins so."""
         return not any(
-            reading.cells and self._rivals(reading.plan, reading.spot, self.typed)
-            for reading in self.readings
+            self._rivals(plan, spot, self.typed)
+            or any(key not in plan.keys(spot) for key in beginning(plan.ascending, self.typed))
+            for _, plan, spot, _, cells in self.readings
+            if cells
         )
 
     def push(self, byte: int, context: Context) -> tuple[Move, ...]:

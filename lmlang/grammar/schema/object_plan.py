@@ -90,6 +90,7 @@ class ObjectPlan:
         self._of = of
         self._both = both
         self.names = [spell_text(name.key) for name in shape.names]
+        self.ascending = tuple(sorted(self.names))
         self._meets = [self._bits(name.key) for name in shape.names]
         needed = sum(name.required for name in shape.names)
         self._needed = [needed]

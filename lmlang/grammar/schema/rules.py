@@ -10,16 +10,19 @@ its value ends. The stack is as deep as the output; there is no limit but that o
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 from lmlang.grammar.automaton import Content, Leaving
+from lmlang.grammar.budget import spend
 from lmlang.grammar.schema.escape import stays_open
 from lmlang.grammar.schema.frames import QUOTE, Plans, Strings
 from lmlang.grammar.schema.items import Items
 from lmlang.grammar.schema.levels import Level, Levels
 from lmlang.grammar.schema.members import Key
 from lmlang.grammar.schema.moves import Context, Goals, Move, Start
+from lmlang.grammar.schema.numerals import Texts
 from lmlang.grammar.schema.shapes import Array, Graph
 from lmlang.grammar.schema.style import Layout
 from lmlang.grammar.schema.unique import Distinct, check_shape, has_unique
@@ -34,19 +37,48 @@ class Begun(NamedTuple):
 
     Attributes:
         typed: Its text so far.
-        rivals: The rests of the texts that it must not become.
+        rivals: The texts that it must not become.
+        first: The first of them that begins so.
+        last: Behind the last one.
     """
 
     typed: bytes
-    rivals: tuple[bytes, ...]
+    rivals: Texts
+    first: int
+    last: int
 
     def on(self, byte: int) -> Begun:
         """Behind one more byte."""
-        last = bytes((byte,))
-        rivals = self.rivals
-        if rivals:
-            rivals = tuple(rival[1:] for rival in rivals if rival.startswith(last))
-        return Begun(self.typed + last, rivals)
+        typed = self.typed + bytes((byte,))
+        if self.first == self.last:
+            return Begun(typed, NO_TEXTS, 0, 0)
+        first = bisect_left(self.rivals, typed, self.first, self.last)
+        last = bisect_left(self.rivals, typed + b"\xff", first, self.last)
+        return (
+            Begun(typed, self.rivals, first, last) if first < last else Begun(typed, NO_TEXTS, 0, 0)
+        )
+
+    def is_rival(self) -> bool:
+        """Whether it is a text that it must not become."""
+        return self.first < self.last and self.rivals[self.first] == self.typed
+
+    def left(self) -> Iterator[bytes]:
+        """The rests of the rivals that begin as it does."""
+        size = len(self.typed)
+        return (rival[size:] for rival in self.rivals[self.first : self.last])
+
+    def heads(self) -> set[int]:
+        """The bytes with which those go on."""
+        found, size, at = set[int](), len(self.typed), self.first + self.is_rival()
+        while at < self.last:
+            head = self.rivals[at][size]
+            found.add(head)
+            behind = self.typed + bytes((head,)) + b"\xff"
+            at = bisect_left(self.rivals, behind, at, self.last)
+        return found
+
+
+NO_TEXTS = Texts()
 
 
 class Place:
@@ -122,7 +154,7 @@ class SchemaRules:
         self._levels = Levels(Plans(graph, context), context)
         self._places: dict[tuple[Place | None, Level, tuple[Begun, ...]], Place] = {}
         self._end = self._place(None, self._levels.of(End()), ())
-        self._unique = has_unique(graph)
+        self._unique: bool | None = None
         self._distinct = Distinct(self.texts)
 
     def start(self) -> Where:
@@ -151,7 +183,7 @@ class SchemaRules:
                 return found
             unsure = found
             if isinstance(key.level.frame, Strings):  # others part from all that was written
-                heads = {rival[0] for item in key.begun for rival in item.rivals if rival}
+                heads = {head for item in key.begun for head in item.heads()}
                 unsure = bytes(byte for byte in found if byte in heads or byte == QUOTE)
         else:
             found = bytes(sorted({b for place in key.places for b in self._structural(place)}))
@@ -170,6 +202,8 @@ class SchemaRules:
         """The fewest bytes, or nearly, that complete the output; empty where it is accepting."""
         if self.accepting(key):
             return b""
+        if self._unique is None:
+            self._unique = has_unique(self._graph)
         if self._unique:
             return self._tried(key)
         return min((self._plain(place) for place in _all(key)), key=len)
@@ -181,7 +215,7 @@ class SchemaRules:
             tables = place.level.contents()
             if not tables:
                 return ()
-            rivals = [rival for begun in place.begun for rival in begun.rivals]
+            rivals = [rival for begun in place.begun for rival in begun.left()]
             if rivals:
                 if not isinstance(place.level.frame, Strings):
                     return ()
@@ -222,7 +256,9 @@ class SchemaRules:
             for text, key in ways:
                 if self.accepting(key):
                     done.append(text)
-                for byte in self.following(key):
+                following = self.following(key)
+                spend(1 + 10 * len(following))
+                for byte in following:
                     onward = self.push(key, byte)
                     assert onward is not None, "it follows"
                     further.append((text + bytes((byte,)), onward))
@@ -281,10 +317,9 @@ class SchemaRules:
             return None
         text = None
         if outer.level.unique:
-            text, rivals = begun[-1]
-            if b"" in rivals:
+            if begun[-1].is_rival():
                 return None
-            begun = begun[:-1]
+            text, begun = begun[-1].typed, begun[:-1]
         return outer.outer, outer.level.resume(goals, text), begun
 
     def _item(self, level: Level, inner: Level, begun: tuple[Begun, ...]) -> tuple[Begun, ...]:
@@ -295,7 +330,7 @@ class SchemaRules:
             assert isinstance(level.frame, Items)
             assert isinstance(inner.frame, Start)
             level.rivals = self._distinct.rivals(level.frame, inner.frame.depth)
-        return (*begun, Begun(b"", level.rivals))
+        return (*begun, Begun(b"", level.rivals, 0, len(level.rivals)))
 
     # Differing items -----------------------------------------------------------------------------
 
@@ -313,7 +348,7 @@ class SchemaRules:
         ways, seen = [place], {place}
         while ways:
             here = ways.pop()
-            if not here.level.needs_item and not any(item.rivals for item in here.begun):
+            if not here.level.needs_item and all(item.first == item.last for item in here.begun):
                 return True
             for byte in self._structural(here):
                 for onward in self._step(here, byte):

@@ -11,6 +11,7 @@ from lmlang.grammar.schema.array_plan import ArrayPlan
 from lmlang.grammar.schema.frames import goals
 from lmlang.grammar.schema.items import Items
 from lmlang.grammar.schema.moves import Start
+from lmlang.grammar.schema.numerals import Texts
 from lmlang.grammar.schema.shapes import Array, Graph, Node, Object
 
 MOST_COUNTED = 1000
@@ -19,7 +20,7 @@ MOST_COUNTED = 1000
 MAX_PAIRS = 5000
 """Pairs of nodes whose values are compared for the order of their keys."""
 
-Texts: TypeAlias = Callable[[Start, int], "list[bytes] | None"]
+TextsOf: TypeAlias = Callable[[Start, int], "list[bytes] | None"]
 """All texts of a value; None where there are more than a limit."""
 
 
@@ -30,11 +31,11 @@ class Distinct:
         texts: The texts of a value.
     """
 
-    def __init__(self, texts: Texts) -> None:
+    def __init__(self, texts: TextsOf) -> None:
         self._texts = texts
         self._few: dict[tuple[Node, int, int], frozenset[bytes] | None] = {}
 
-    def rivals(self, frame: Items, depth: int) -> tuple[bytes, ...]:
+    def rivals(self, frame: Items, depth: int) -> Texts:
         """The texts that the next item must not have, in ascending order.
 
         Args:
@@ -45,7 +46,7 @@ class Distinct:
         _, plan, spot = frame.readings[0]
         later = self._later(plan, spot.at + 1, depth)
         kept = _kept(later, frame.written) if later else frozenset[bytes]()
-        return tuple(sorted(frame.written | kept))
+        return Texts(sorted(frame.written | kept))
 
     def enough(self, plan: ArrayPlan) -> bool:
         """Whether there are enough values for the items that there must be at least."""
@@ -121,7 +122,7 @@ def has_unique(graph: Graph) -> bool:
     return False
 
 
-def check_shape(shape: Array, graph: Graph, texts: Texts) -> bool:
+def check_shape(shape: Array, graph: Graph, texts: TextsOf) -> bool:
     """Whether an array whose items must differ can be filled (see `rules.check_unique`)."""
     plan = ArrayPlan(shape, graph.shortest, graph.both)
     nodes = [node for node in plan.nodes() if graph.shortest(node) is not None]
@@ -135,6 +136,8 @@ def check_shape(shape: Array, graph: Graph, texts: Texts) -> bool:
     if not shape.tallies:
         return distinct.enough(plan)
     needed += sum(tally.least for tally in shape.tallies)
+    if all(tally.least <= 1 for tally in shape.tallies):
+        nodes = list(plan.plain_nodes())  # while one is not met, none of its values is written
     if any(distinct.few(node, 0, needed) is not None for node in nodes):
         raise _refused("items must differ, some of them have few values, and some are counted")
     return True
