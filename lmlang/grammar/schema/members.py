@@ -10,7 +10,7 @@ from lmlang.grammar.automaton import LEAVE, Content
 from lmlang.grammar.language import ANY
 from lmlang.grammar.schema.escape import can_leave, leaves_all, stays_open
 from lmlang.grammar.schema.moves import Context, Goals, Move, Phase, Start, ended
-from lmlang.grammar.schema.object_plan import ObjectPlan, Spot, beginning
+from lmlang.grammar.schema.object_plan import ObjectPlan, Spot, beginning, count
 from lmlang.grammar.schema.shapes import Node
 from lmlang.grammar.tables import Spelling, TextTable, spelled
 
@@ -204,7 +204,7 @@ class Key:
         """Whether no key that has been written, and no name that may not come, begins so."""
         return not any(
             self._rivals(plan, spot, self.typed)
-            or any(key not in plan.keys(spot) for key in beginning(plan.ascending, self.typed))
+            or count(plan.ascending, self.typed) > count(plan.keys(spot), self.typed)
             for _, plan, spot, _, cells in self.readings
             if cells
         )
@@ -221,7 +221,7 @@ class Key:
         onward = []
         for goal, plan, spot, named, cells in self.readings:
             if named:
-                named = any(True for _ in beginning(plan.keys(spot), typed))
+                named = count(plan.keys(spot), typed) > 0
             if cells:
                 cells = tuple(self._within(plan, spot, cells, typed))
             if named or cells:
@@ -292,7 +292,7 @@ class Key:
     def _complete(self) -> Iterator[Reading]:
         """The readings for which the key is complete."""
         for goal, plan, spot, named, cells in self.readings:
-            if named and self.typed in plan.keys(spot):
+            if named and self.typed in beginning(plan.keys(spot), self.typed):
                 yield Reading(goal, plan, *plan.by_key(spot, self.typed))
             for number, table, state in cells:
                 fresh = plan.ordered or self.typed not in spot.written

@@ -428,6 +428,11 @@ def beginning(keys: tuple[bytes, ...], typed: bytes) -> Iterator[bytes]:
         at += 1
 
 
+def count(keys: tuple[bytes, ...], typed: bytes) -> int:
+    """How many of some keys in ascending order begin so."""
+    return bisect_left(keys, typed + b"\xff") - bisect_left(keys, typed)
+
+
 def above(last: bytes) -> Language:
     """All texts that come behind a spelled one, by code points."""
     text: str = json.loads(b'"%b"' % last)

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from lmlang.grammar.automaton import LEAVE, Automaton, State
+from lmlang.grammar.automaton import LEAVE, Automaton, Leaving, State
 from lmlang.grammar.language import ANY, of_texts
 from lmlang.grammar.schema.numbers import ALL
 from lmlang.grammar.schema.rules import SchemaRules
@@ -46,6 +46,8 @@ def check_state(found: Automaton, state: State, path: list[int]) -> None:
     assert end.accepting
     assert state.accepting == (ending == b"")
     tables = list(found.rules.contents(state.key))
+    leaving = found.rules.leaving(state.key) if tables else Leaving.UNKNOWN
+    behind: dict[int, State] = {}
     here: State | None = state
     for number in path:
         bytes_of = sorted({b for table, at in tables for b in table.following(at)})
@@ -53,6 +55,12 @@ def check_state(found: Automaton, state: State, path: list[int]) -> None:
             break
         for byte in bytes_of:
             ways = [table.push(at, byte) for table, at in tables]
+            if LEAVE in ways and leaving:
+                other = found.push(here, byte)
+                assert other is not None
+                known = behind.setdefault(byte, other)
+                assert leaving < Leaving.ALIKE or found.following(known) == found.following(other)
+                assert leaving < Leaving.SAME or known is other
             if LEAVE not in ways or max(ways) >= 0:
                 assert (found.push(here, byte) is not None) == (max(ways) >= 0)
         assert set(found.following(here)) <= set(bytes_of)
