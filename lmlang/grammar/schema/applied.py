@@ -9,7 +9,8 @@ from collections.abc import Iterable
 
 from lmlang.errors import SchemaUnsupported
 from lmlang.grammar.schema.dialect import Reader
-from lmlang.grammar.schema.document import Literal, circle, where
+from lmlang.grammar.schema.document import Literal, circle
+from lmlang.grammar.schema.resources import where
 
 MAX_NESTING = 40
 """Schemas inside of schemas for the same value."""

@@ -17,7 +17,8 @@ from lmlang.grammar.schema.demands import (
     Items,
 )
 from lmlang.grammar.schema.dialect import ARRAY, Keywords
-from lmlang.grammar.schema.document import FALSE, TRUE, Literal, Schema, where
+from lmlang.grammar.schema.document import FALSE, TRUE, Literal, Schema
+from lmlang.grammar.schema.resources import where
 from lmlang.grammar.schema.shapes import Array, Node, Tally
 
 MAX_TOLD_APART = 4

@@ -7,17 +7,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TypeAlias
 
-from lmlang.errors import GrammarSyntaxError, SchemaUnsupported, quote
-from lmlang.grammar.schema.document import (
-    TRUE,
-    Document,
-    Draft,
-    Literal,
-    Schema,
-    circle,
-    escaped,
-    where,
-)
+from lmlang.errors import GrammarSyntaxError, quote
+from lmlang.grammar.schema.document import TRUE, Document, Literal, Schema, circle
+from lmlang.grammar.schema.resources import Draft, escaped, where
 from lmlang.grammar.schema.source import Value, canonical
 
 NULL, BOOLEAN, NUMBER, STRING, ARRAY, OBJECT = (1 << bit for bit in range(6))
@@ -356,17 +348,6 @@ def _if(at: _At, keyword: str, inner: Value) -> None:
 
 
 def _reference(at: _At, keyword: str, inner: Value) -> None:
-    if keyword == "$recursiveRef":
-        anchored = isinstance(at.schema.place.resource.root, dict) and (
-            at.schema.place.resource.root.get("$recursiveAnchor") is True
-        )
-        if inner != "#" or (anchored and at.document.has_many_resources):
-            raise SchemaUnsupported(
-                f"$recursiveRef at {where(at.schema.pointer)} depends on the way that leads "
-                "there: use $dynamicRef of draft 2020-12, or $ref.",
-                keyword=keyword,
-                pointer=at.schema.pointer,
-            )
     at.reference(keyword, inner)
 
 

@@ -11,84 +11,32 @@ A subschema is met as a literal: a whole number, 2n for schema n and 2n + 1 for 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
-from urllib.parse import unquote, urljoin
+from urllib.parse import unquote
 
 from lmlang.errors import GrammarSyntaxError, SchemaUnsupported, quote
+from lmlang.grammar.schema.resources import (
+    RECURSIVE,
+    Draft,
+    Place,
+    Resource,
+    Resources,
+    joined,
+    where,
+)
 from lmlang.grammar.schema.source import Value, canonical
 
 Literal: TypeAlias = int
 TRUE: Literal = 0
 FALSE: Literal = 1
 
-_DRAFTS = {
-    "json-schema.org/draft-04/schema": 4,
-    "json-schema.org/draft-06/schema": 6,
-    "json-schema.org/draft-07/schema": 7,
-    "json-schema.org/draft/2019-09/schema": 2019,
-    "json-schema.org/draft/2020-12/schema": 2020,
-    "json-schema.org/schema": 2020,
-}
-_MAPS = (
-    "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies",
-)  # fmt: skip
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-_SINGLES = (
-    "additionalProperties", "additionalItems", "items", "contains", "not", "if", "then", "else",
-    "propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema",
-)  # fmt: skip
 ANNOTATIONS = frozenset({
     "$schema", "$id", "id", "$comment", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$defs",
     "$vocabulary", "definitions", "title", "description", "default", "examples", "deprecated",
     "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema",
 })  # fmt: skip
 """Keywords that say nothing about values."""
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A version of JSON Schema.
-
-    Args:
-        number: 4, 6, 7, 2019 or 2020.
-        stated: Whether the schema says so; if not, it may use forms of older drafts too.
-    """
-
-    number: int
-    stated: bool
-
-
-@dataclass(slots=True, eq=False)
-class Resource:
-    """A schema with an identifier of its own, or the whole document.
-
-    Attributes:
-        uri: The identifier without fragment; "" where there is none.
-        root: Its schema.
-        pointer: Where in the document it begins.
-        draft: The draft it is written in.
-        anchors: Names that references may use.
-        dynamic: Those of them that are looked up by the way that led there.
-    """
-
-    uri: str
-    root: Value
-    pointer: str
-    draft: Draft
-    anchors: dict[str, Place] = field(default_factory=dict)
-    dynamic: dict[str, Place] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Place:
-    """A subschema and where it is."""
-
-    value: Value
-    pointer: str
-    resource: Resource
-
 
 Scope: TypeAlias = "tuple[tuple[str, Place], ...]"
 """Where dynamic anchors lead on the way taken."""
@@ -127,25 +75,11 @@ class Document:
     def __init__(self, value: Value) -> None:
         if not isinstance(value, (dict, bool)):
             raise GrammarSyntaxError("a JSON schema is an object, true or false, nothing else.")
-        self._resources: dict[str, Resource] = {}
-        self._by_root: dict[int, Resource] = {}
-        draft = draft_of(value, "", Draft(2020, False)) if isinstance(value, dict) else None
-        root = Resource("", value, "", draft or Draft(2020, False))
-        self._place = Place(value, "", root)
-        nothing = Place(True, "", root)
-        self.schemas: list[Schema] = [Schema(0, nothing, ())]
+        self._resources = Resources(value)
+        root = self._resources.root
+        self.schemas: list[Schema] = [Schema(0, Place(True, "", root), ())]
         self._known: dict[tuple[object, ...], Literal] = {}
-        self._dynamic = False
-        self._resources[""] = root
-        self._by_root[id(value)] = root
-        if isinstance(value, dict):
-            self._index(root)
         self.root = self.literal(value, "", root, self._entered((), root))
-
-    @property
-    def has_many_resources(self) -> bool:
-        """Whether parts of it have an identifier of their own."""
-        return len(self._by_root) > 1
 
     def literal(self, value: Value, pointer: str, resource: Resource, scope: Scope) -> Literal:
         """The literal of a subschema; references that stand alone are followed.
@@ -163,7 +97,7 @@ class Document:
                     f"the JSON schema at {where(pointer)} is {_kind(value)}: a schema is an "
                     "object, true or false."
                 )
-            inner = self._by_root.get(id(value))
+            inner = self._resources.by_root.get(id(value))
             if inner is not None and inner is not resource:
                 resource, scope = inner, self._entered(scope, inner)
             if not _reference_alone(value, resource.draft):
@@ -188,11 +122,11 @@ class Document:
         return self.literal(value, f"{place.pointer}/{way}", place.resource, schema.scope)
 
     def constant(self, value: Value, schema: Schema) -> Literal:
-        """The literal of ``{"const": value}``."""
-        known = ("const", canonical(value))
+        """The literal of ``{"enum": [value]}``."""
+        known = ("enum", canonical(value))
         found = self._known.get(known)
         if found is None:
-            place = Place({"const": value}, schema.pointer, self._resources[""])
+            place = Place({"enum": [value]}, schema.pointer, self._resources.root)
             found = self._known[known] = self._added(place, ())
         return found
 
@@ -230,6 +164,8 @@ class Document:
             )
         base, _, fragment = reference.partition("#")
         fragment = unquote(fragment)
+        if keyword == "$recursiveRef" and place.resource.recursive:
+            fragment = RECURSIVE
         resource = place.resource if not base else self._resource(keyword, base, place)
         if fragment.startswith("/") or not fragment:
             found = self._pointed(resource, fragment)
@@ -242,7 +178,7 @@ class Document:
                 keyword=keyword,
                 pointer=place.pointer,
             )
-        if keyword == "$dynamicRef" and found is found.resource.dynamic.get(fragment):
+        if keyword != "$ref" and found is found.resource.dynamic.get(fragment):
             scope = self._entered(scope, found.resource)
             found = dict(scope).get(fragment, found)
         return found, self._entered(scope, found.resource)
@@ -254,7 +190,7 @@ class Document:
         return 2 * (len(self.schemas) - 1)
 
     def _entered(self, scope: Scope, resource: Resource) -> Scope:
-        if not self._dynamic or not resource.dynamic:
+        if not self._resources.dynamic or not resource.dynamic:
             return scope
         known = {name for name, _ in scope}
         new = [item for item in resource.dynamic.items() if item[0] not in known]
@@ -262,7 +198,7 @@ class Document:
 
     def _resource(self, keyword: str, base: str, place: Place) -> Resource:
         uri = joined(place.resource.uri, base)
-        found = self._resources.get(uri)
+        found = self._resources.by_uri.get(uri)
         if found is None:
             known = re.sub(r"^https?://", "", uri).startswith("json-schema.org/draft")
             why = "the meta-schema itself" if known else "another document"
@@ -286,99 +222,8 @@ class Document:
                 value = value[int(step)]
             else:
                 return None
-            resource = self._by_root.get(id(value), resource)
+            resource = self._resources.by_root.get(id(value), resource)
         return Place(value, pointer, resource)
-
-    def _index(self, resource: Resource) -> None:
-        """Find the identifiers and anchors of a document."""
-        todo = [(resource.root, resource.pointer, resource)]
-        while todo:
-            value, pointer, resource = todo.pop()
-            resource = self._identified(value, pointer, resource)
-            place = Place(value, pointer, resource)
-            if resource.draft.number >= 2019:
-                for keyword in ("$anchor", "$dynamicAnchor"):
-                    name = value.get(keyword)
-                    if isinstance(name, str):
-                        resource.anchors[name] = place
-                        if keyword == "$dynamicAnchor":
-                            resource.dynamic[name] = place
-                            self._dynamic = True
-            for keyword, inner in value.items():
-                way = f"{pointer}/{escaped(keyword)}"
-                if keyword in _MAPS and isinstance(inner, dict):
-                    todo += [
-                        (item, f"{way}/{escaped(name)}", resource)
-                        for name, item in inner.items()
-                        if isinstance(item, dict)
-                    ]
-                elif keyword in _LISTS and isinstance(inner, list):
-                    todo += [
-                        (item, f"{way}/{number}", resource)
-                        for number, item in enumerate(inner)
-                        if isinstance(item, dict)
-                    ]
-                elif keyword in _SINGLES and isinstance(inner, dict):
-                    todo.append((inner, way, resource))
-
-    def _identified(self, value: dict[str, Value], pointer: str, resource: Resource) -> Resource:
-        """The resource that a schema is of: a new one where it has an identifier."""
-        number = resource.draft.number
-        name = value.get("id" if number == 4 else "$id")
-        if not isinstance(name, str) or (number <= 7 and "$ref" in value):
-            return resource
-        base, _, fragment = name.partition("#")
-        if fragment and number <= 7:
-            resource.anchors[fragment] = Place(value, pointer, resource)
-        if not base:
-            return resource
-        uri = joined(resource.uri, base)
-        if value is resource.root:
-            resource.uri = uri
-        else:
-            draft = draft_of(value, pointer, resource.draft)
-            resource = Resource(uri, value, pointer, draft)
-            self._by_root[id(value)] = resource
-        self._resources.setdefault(uri, resource)
-        return resource
-
-
-def draft_of(value: dict[str, Value], pointer: str, otherwise: Draft) -> Draft:
-    """The draft that a schema states.
-
-    Raises:
-        SchemaUnsupported: It is none that is known.
-    """
-    stated = value.get("$schema")
-    if stated is None:
-        return otherwise
-    name = re.sub(r"^https?://", "", stated.rstrip("#")) if isinstance(stated, str) else ""
-    number = _DRAFTS.get(name)
-    if number is None:
-        raise SchemaUnsupported(
-            f"$schema {quote(str(stated))} is not known: state draft 2020-12, 2019-09, 07, 06 "
-            "or 04, or leave it out, which means 2020-12.",
-            keyword="$schema",
-            pointer=pointer,
-        )
-    return Draft(number, True)
-
-
-def joined(base: str, reference: str) -> str:
-    """A reference without fragment, as seen from a base."""
-    if _SCHEME.match(reference):
-        return reference
-    return urljoin(base, reference)
-
-
-def escaped(name: str) -> str:
-    """A step of a JSON pointer."""
-    return name.replace("~", "~0").replace("/", "~1")
-
-
-def where(pointer: str) -> str:
-    """A place in the schema, for messages."""
-    return quote(pointer) if pointer else "the root"
 
 
 def circle(pointer: str) -> SchemaUnsupported:

@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from lmlang.errors import ConstraintError, SchemaUnsupported
-from lmlang.grammar.budget import spend
+from lmlang.grammar.budget import OutOfTime, spend
 from lmlang.grammar.language import NOTHING, Language
 from lmlang.grammar.schema.applied import Applied
 from lmlang.grammar.schema.arrays import Arrays, check_refused
 from lmlang.grammar.schema.demands import FREE, Case, Demands, Typed, seen_by_both, simplified
 from lmlang.grammar.schema.dialect import ALL_TYPES, ARRAY, OBJECT, Reader, Term
-from lmlang.grammar.schema.document import FALSE, TRUE, Document, Literal, Schema, where
+from lmlang.grammar.schema.document import FALSE, TRUE, Document, Literal, Schema
 from lmlang.grammar.schema.objects import Objects, having, without
+from lmlang.grammar.schema.resources import where
 from lmlang.grammar.schema.scalars import (
     FALSE_WORD,
     NO_STRINGS,
@@ -119,6 +120,8 @@ class Expander:
             self._glances += 1
             try:
                 found = any(lit ^ 1 in literals for lit in literals) or not self._some(literals)
+            except OutOfTime:
+                raise
             except _UnderWay:
                 return False
             except ConstraintError:  # too hard to see at a glance

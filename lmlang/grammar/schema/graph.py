@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 from lmlang.errors import GrammarTooLarge, SchemaUnsupported, Unsatisfiable
 from lmlang.grammar.budget import OutOfTime, spend
-from lmlang.grammar.schema.document import ANNOTATIONS, FALSE, TRUE, Document, Literal, where
+from lmlang.grammar.schema.document import ANNOTATIONS, FALSE, TRUE, Document, Literal
 from lmlang.grammar.schema.expand import Expander
 from lmlang.grammar.schema.explain import told, why_empty
 from lmlang.grammar.schema.frames import goals, shortest_of
+from lmlang.grammar.schema.resources import where
 from lmlang.grammar.schema.rules import check_unique
 from lmlang.grammar.schema.shapes import Array, Node, Object, Shape
 from lmlang.grammar.schema.source import read

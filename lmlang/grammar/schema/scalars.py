@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Generic, TypeAlias, TypeVar
 
 from lmlang.errors import GrammarSyntaxError, GrammarTooLarge, SchemaUnsupported
+from lmlang.grammar.budget import OutOfTime
 from lmlang.grammar.formats import format_language
 from lmlang.grammar.language import ANY, NOTHING, Language, of_length, of_texts, searching
 from lmlang.grammar.schema.dialect import (
@@ -25,8 +26,9 @@ from lmlang.grammar.schema.dialect import (
     Reader,
     Term,
 )
-from lmlang.grammar.schema.document import FALSE, TRUE, Literal, Schema, where
+from lmlang.grammar.schema.document import FALSE, TRUE, Literal, Schema
 from lmlang.grammar.schema.numbers import ALL, INTEGERS, Numbers
+from lmlang.grammar.schema.resources import where
 
 T = TypeVar("T")
 
@@ -227,6 +229,8 @@ def pattern_language(pattern: str, keyword: str, pointer: str) -> Language:
     """
     try:
         return searching(pattern)
+    except OutOfTime:
+        raise
     except (GrammarSyntaxError, GrammarTooLarge) as error:
         raise SchemaUnsupported(
             f"{keyword} at {where(pointer)}: {error}", keyword=keyword, pointer=pointer

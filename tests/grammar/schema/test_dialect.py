@@ -214,9 +214,32 @@ def test_dynamic_references_follow_the_way_taken() -> None:
     assert verdicts({**tree, "$id": "http://x/root"}, value) == [True]
 
 
+def test_recursive_references_follow_the_way_taken() -> None:
+    tree = {
+        "$id": "http://x/tree",
+        "$recursiveAnchor": True,
+        "type": "object",
+        "properties": {"children": {"type": "array", "items": {"$recursiveRef": "#"}}},
+    }
+    strict = {
+        "$schema": DRAFT_2019,
+        "$id": "http://x/strict",
+        "$recursiveAnchor": True,
+        "$ref": "tree",
+        "unevaluatedProperties": False,
+        "$defs": {"tree": tree},
+    }
+    value = {"children": [{"other": 1}]}
+    assert verdicts(strict, value, {"children": [{}]}) == [False, True]
+    assert verdicts({"$schema": DRAFT_2019, **tree}, value, {"children": [1]}) == [True, False]
+    free = {**strict, "$recursiveAnchor": False}
+    assert verdicts(free, value, {"children": [{}], "other": 1}) == [True, False]
+
+
 @pytest.mark.parametrize(
     ("schema", "good", "bad"),
     [
+        ({"$schema": DRAFT_4, "enum": [{"a": [1]}]}, {"a": [1]}, {"a": [2]}),
         ({"$schema": DRAFT_4, "minimum": 3, "exclusiveMinimum": True}, 4, 3),
         ({"minimum": 3, "exclusiveMinimum": True}, 4, 3),
         ({"maximum": 3, "exclusiveMaximum": False}, 3, 4),
