@@ -243,7 +243,13 @@ def compile_schema(spec: JsonSchema) -> SchemaGraph:
         GrammarTooLarge: It comes to more than is allowed.
         Unsatisfiable: No JSON value fits it.
     """
-    return SchemaGraph(spec.text, spec.style)
+    try:
+        return SchemaGraph(spec.text, spec.style)
+    except RecursionError:
+        raise GrammarTooLarge(
+            "the JSON schema needs more of the call stack than is left: nest less, or compile it "
+            "from a shallower place."
+        ) from None
 
 
 def explain(graph: SchemaGraph) -> str:

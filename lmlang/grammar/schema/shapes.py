@@ -55,7 +55,7 @@ class Tally:
 
     Args:
         inside: The items that count.
-        outside: All others: the complement.
+        outside: All others: the complement; anything where ``most`` is None.
         least: How many at least.
         most: How many at most; None: any number.
     """
