@@ -58,7 +58,7 @@ class Language:
             return inside
         if self is ANY or self is NOTHING:
             return NOTHING if self is ANY else ANY
-        return _language("not", self, lambda new: Others(self.machine, new.name))
+        return _language("not", self, lambda new: Machine(Others(self.machine), new.name))
 
     def __repr__(self) -> str:
         return f"<Language: {self.name}>"
@@ -280,7 +280,7 @@ def _combined(parts: list[Language], kind: str, none: Language) -> Language:
     return _language(
         kind,
         frozenset(parts),
-        lambda new: Product([part.machine for part in parts], kind == "all", new.name),
+        lambda new: Machine(Product([part.machine for part in parts], kind == "all"), new.name),
     )
 
 
@@ -293,7 +293,9 @@ def matching(pattern: str) -> Language:
         GrammarTooLarge: Its automaton would be too large.
     """
     automaton = compile_regex(pattern)
-    return _language("matching", pattern, lambda new: Pattern(automaton, new.name))
+    return _language(
+        "matching", pattern, lambda new: Machine(Pattern(automaton, new.name), new.name)
+    )
 
 
 @lru_cache(maxsize=256)
@@ -305,13 +307,15 @@ def searching(pattern: str) -> Language:
         GrammarTooLarge: Its automaton would be too large.
     """
     automaton = compile_search(pattern)
-    return _language("searching", pattern, lambda new: Pattern(automaton, new.name))
+    return _language(
+        "searching", pattern, lambda new: Machine(Pattern(automaton, new.name), new.name)
+    )
 
 
 def of_texts(texts: Iterable[str]) -> Language:
     """Some texts; those that hold a surrogate are left out."""
     some = frozenset(text for text in texts if text.isascii() or not _has_surrogate(text))
-    return _language("texts", some, lambda new: Texts(some)) if some else NOTHING
+    return _language("texts", some, lambda new: Machine(Texts(some), new.name)) if some else NOTHING
 
 
 def _has_surrogate(text: str) -> bool:
@@ -322,10 +326,10 @@ def of_length(least: int, most: int | None) -> Language:
     """All texts of so many characters; no upper bound for None."""
     if most is not None and least > most:
         return NOTHING
-    return _language("lengths", (least, most), lambda new: Lengths(least, most))
+    return _language("lengths", (least, most), lambda new: Machine(Lengths(least, most), new.name))
 
 
 ANY: Language = of_length(0, None)
 """All texts."""
-NOTHING: Language = _language("texts", frozenset(), lambda new: Texts(()))
+NOTHING: Language = _language("texts", frozenset(), lambda new: Machine(Texts(()), new.name))
 """No text."""

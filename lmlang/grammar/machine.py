@@ -8,10 +8,10 @@ first, that keeps what it learns. What a machine keeps is a cache: threads may s
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from heapq import heappop, heappush
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from lmlang.errors import GrammarTooLarge
 from lmlang.grammar.alphabet import Alphabet
@@ -32,21 +32,56 @@ Edges: TypeAlias = tuple[tuple[int, int], ...]
 """Sets of classes, no class twice, and the state that each leads to; all others lead to `GONE`."""
 
 
-class Machine:
-    """An automaton; its kinds say what a state is, which edges it has and when it accepts.
+class Kind(Protocol):
+    """What a machine is of: a state is a key here, and equal keys have the same future.
 
     Attributes:
-        start: The first state, or `GONE`.
-        sure: Whether `bound` is the distance, and no state is without a way to acceptance.
-        reach: No state that leads to acceptance is farther from it; None: not known.
+        alphabet: The classes of characters that it tells apart.
+        sure: Whether `bound` is the distance, and every key leads to acceptance.
+        reach: No key that leads to acceptance is farther from it; None: not known.
     """
 
-    sure = False
-    reach: int | None = None
+    alphabet: Alphabet
+    sure: bool
+    reach: int | None
 
-    def __init__(self, alphabet: Alphabet, name: str) -> None:
-        self.alphabet = alphabet
-        self.start = GONE
+    def start(self) -> Hashable | None:
+        """The key of the empty text; None where nothing is accepted."""
+
+    def edges(self, key: Any) -> Iterable[tuple[int, Hashable]]:
+        """Where classes of characters lead, no class twice; nowhere where there is none."""
+
+    def accepts(self, key: Any) -> bool:
+        """Whether the text up to here is accepted."""
+
+    def bound(self, key: Any) -> int:
+        """No more than the characters that lead to acceptance; consistent along all edges."""
+
+    def weight(self, key: Any) -> int:
+        """The size of a key, which is the time that its edges take."""
+
+    def doubts(self, key: Any) -> int:
+        """How many parts of it may yet forbid what the others allow."""
+
+    def alike(self, key: Any, length: int) -> Hashable:
+        """A key with which texts of so many characters do the same: this one, or one for many."""
+
+
+class Machine:
+    """An automaton of some kind; its states are numbers.
+
+    Args:
+        kind: What it is of.
+        name: What that is called in messages.
+
+    Attributes:
+        alphabet, sure, reach: As its kind has them.
+        start: The first state, or `GONE`.
+    """
+
+    def __init__(self, kind: Kind, name: str) -> None:
+        self.kind = kind
+        self.alphabet, self.sure, self.reach = kind.alphabet, kind.sure, kind.reach
         self._name = name
         self._keys: list[Any] = []
         self._numbers: dict[Hashable, int] = {}
@@ -55,17 +90,25 @@ class Machine:
         self._distances: dict[int, int] = {}
         self._hops: dict[int, tuple[int, int]] = {}
         self._lock = Lock()
+        start = kind.start()
+        self.start = GONE if start is None else self._number(start)
 
     @property
     def full(self) -> bool:
         """Whether it has as many states as it may; a new one is then made for new outputs."""
         return len(self._keys) >= MAX_STATES
 
+    def key(self, state: int) -> Any:
+        """What its kind knows of a state."""
+        return self._keys[state]
+
     def edges(self, state: int) -> Edges:
         """Where classes of characters lead from a state."""
         found = self._edges.get(state)
         if found is None:
-            found = self._edges[state] = self._made(self._keys[state])
+            edges = self.kind.edges(self._keys[state])
+            found = tuple((some, self._number(target)) for some, target in edges)
+            self._edges[state] = found
         return found
 
     def accepting(self, state: int) -> bool:
@@ -74,20 +117,20 @@ class Machine:
             return False
         found = self._accepting.get(state)
         if found is None:
-            found = self._accepting[state] = self._accepts(self._keys[state])
+            found = self._accepting[state] = self.kind.accepts(self._keys[state])
         return found
 
     def bound(self, state: int) -> int:
         """No more than the characters that lead from a state to acceptance."""
-        return NEVER if state == GONE else self._bound(self._keys[state])
+        return NEVER if state == GONE else self.kind.bound(self._keys[state])
 
     def weight(self, state: int) -> int:
         """The size of a state, which is the time that its edges take."""
-        return 1 if state == GONE else self._weight(self._keys[state])
+        return 1 if state == GONE else self.kind.weight(self._keys[state])
 
     def doubts(self, state: int) -> int:
         """How many parts of a state may yet forbid what the others allow."""
-        return 0 if state == GONE or self.sure else self._doubts(self._keys[state])
+        return 0 if state == GONE or self.sure else self.kind.doubts(self._keys[state])
 
     def step(self, state: int, letter: int) -> int:
         """The state behind one more character, by its class."""
@@ -120,7 +163,7 @@ class Machine:
 
     def alike(self, state: int, length: int) -> int:
         """A state in which short texts do the same, up to a length: this one, or one for many."""
-        return state
+        return self._number(self.kind.alike(self._keys[state], length))
 
     def completion(self, state: int) -> str:
         """The fewest characters that lead to acceptance."""
@@ -198,21 +241,6 @@ class Machine:
                     self._keys.append(key)
                     self._numbers[key] = found
         return found
-
-    def _made(self, key: Any) -> Edges:
-        raise NotImplementedError
-
-    def _accepts(self, key: Any) -> bool:
-        raise NotImplementedError
-
-    def _bound(self, key: Any) -> int:
-        raise NotImplementedError
-
-    def _weight(self, key: Any) -> int:
-        return 1
-
-    def _doubts(self, key: Any) -> int:
-        return 1
 
 
 def too_large(name: str, limit: int) -> GrammarTooLarge:

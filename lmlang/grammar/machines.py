@@ -1,4 +1,4 @@
-"""The kinds of machines that need no pattern, and those that are made of others.
+"""Kinds of machines: those that need no pattern, and those that are made of other machines.
 
 texts      {"cat", "car"}    a slice of the sorted texts and how much of them has been read
 lengths    2 to 5            how much has been read
@@ -11,10 +11,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 from lmlang.grammar.alphabet import Alphabet, alphabet_of, alphabet_of_characters, bits, product_of
 from lmlang.grammar.charset import EVERYTHING
-from lmlang.grammar.machine import GONE, Edges, Machine
+from lmlang.grammar.machine import GONE, Machine
 
 
 @lru_cache(maxsize=1)
@@ -22,44 +23,60 @@ def _one_class() -> Alphabet:
     return alphabet_of([EVERYTHING])[0]
 
 
-class Lengths(Machine):
+class Lengths:
     """Texts of some length; a state is the number of characters read, as far as it matters."""
 
     sure = True
 
     def __init__(self, least: int, most: int | None) -> None:
-        super().__init__(_one_class(), f"texts of {least:,} to {most} characters")
+        self.alphabet = _one_class()
+        self.reach: int | None = least
         self._least, self._most = least, most
-        if most is None or least <= most:
-            self.start = self._number(0)
-        self.reach = least
 
-    def free(self, state: int, length: int) -> bool:
-        """Whether neither end matters within some characters from a state."""
-        read: int = self._keys[state]
-        return read >= self._least and (self._most is None or read + length <= self._most)
+    def free(self, key: int, length: int) -> bool:
+        """Whether neither end matters within some characters from here."""
+        return key >= self._least and (self._most is None or key + length <= self._most)
 
-    def _made(self, key: int) -> Edges:
+    def start(self) -> int | None:
+        """Nothing has been read."""
+        return 0 if self._most is None or self._least <= self._most else None
+
+    def edges(self, key: int) -> tuple[tuple[int, int], ...]:
+        """One more, if there may be."""
         if self._most is None:
             key = min(key + 1, self._least)
         elif key < self._most:
             key += 1
         else:
             return ()
-        return ((self.alphabet.all, self._number(key)),)
+        return ((self.alphabet.all, key),)
 
-    def alike(self, state: int, length: int) -> int:
-        """The first state that is as far from both ends."""
-        return self._number(self._least) if self.free(state, length) else state
+    def alike(self, key: int, length: int) -> int:
+        """The least length, where neither end matters."""
+        return self._least if self.free(key, length) else key
 
-    def _accepts(self, key: int) -> bool:
+    def accepts(self, key: int) -> bool:
+        """Whether the text up to here is accepted."""
         return key >= self._least
 
-    def _bound(self, key: int) -> int:
+    def bound(self, key: int) -> int:
+        """No more than the characters that lead to acceptance."""
         return max(0, self._least - key)
 
+    def weight(self, key: int) -> int:
+        """The size of a key: always the same."""
+        return 1
 
-class Texts(Machine):
+    def doubts(self, key: int) -> int:
+        """None: every key leads to acceptance."""
+        return 0
+
+
+Slice: TypeAlias = tuple[int, int, int]
+"""The first of some sorted texts, the one behind the last, and the characters that were read."""
+
+
+class Texts:
     """One of some texts; a state is the slice of the sorted texts that begin with what was read."""
 
     sure = True
@@ -67,73 +84,93 @@ class Texts(Machine):
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = sorted(texts)
         characters = sorted({character for text in self._texts for character in text})
-        alphabet, masks = alphabet_of_characters(characters)
-        super().__init__(alphabet, f"{len(self._texts):,} texts")
+        self.alphabet, masks = alphabet_of_characters(characters)
+        self.reach: int | None = max(map(len, self._texts), default=0)
         self._masks = dict(zip(characters, masks, strict=True))
-        if self._texts:
-            self.start = self._number((0, len(self._texts), 0))
-        self.reach = max(map(len, self._texts), default=0)
 
-    def _made(self, key: tuple[int, int, int]) -> Edges:
+    def start(self) -> Slice | None:
+        """All of them."""
+        return (0, len(self._texts), 0) if self._texts else None
+
+    def edges(self, key: Slice) -> list[tuple[int, Slice]]:
+        """Those that go on with each character."""
         low, high, depth = key
-        texts, found = self._texts, []
+        texts, found = self._texts, list[tuple[int, Slice]]()
         while low < high and len(texts[low]) == depth:
             low += 1
         while low < high:
             prefix = texts[low][: depth + 1]
             after = prefix[:-1] + chr(ord(prefix[-1]) + 1) if ord(prefix[-1]) < 0x10FFFF else None
             end = high if after is None else bisect_left(texts, after, low, high)
-            found.append((self._masks[prefix[-1]], self._number((low, end, depth + 1))))
+            found.append((self._masks[prefix[-1]], (low, end, depth + 1)))
             low = end
-        return tuple(found)
+        return found
 
-    def _accepts(self, key: tuple[int, int, int]) -> bool:
+    def accepts(self, key: Slice) -> bool:
+        """Whether the text up to here is accepted."""
         return len(self._texts[key[0]]) == key[2]
 
-    def _bound(self, key: tuple[int, int, int]) -> int:
+    def bound(self, key: Slice) -> int:
+        """No more than the characters that lead to acceptance."""
         low, high, depth = key
         if len(self._texts[low]) == depth:
             return 0
         return min(map(len, self._texts[low:high])) - depth
 
+    def weight(self, key: Slice) -> int:
+        """The size of a key: always the same."""
+        return 1
 
-class Product(Machine):
+    def doubts(self, key: Slice) -> int:
+        """None: every key leads to acceptance."""
+        return 0
+
+    def alike(self, key: Slice, length: int) -> Slice:
+        """No other: texts are seldom alike."""
+        return key
+
+
+States: TypeAlias = tuple[int, ...]
+"""A state of each machine, `GONE` where it accepts nothing any more."""
+
+
+class Product:
     """What all of some machines accept, or any of them; a state is the tuple of their states."""
 
-    def __init__(self, machines: Sequence[Machine], every: bool, name: str) -> None:
-        alphabet, lifted = product_of([machine.alphabet for machine in machines])
-        super().__init__(alphabet, name)
+    def __init__(self, machines: Sequence[Machine], every: bool) -> None:
+        self.alphabet, self._lifted = product_of([machine.alphabet for machine in machines])
         self._machines = tuple(machines)
         self._every = every
-        self._lifted = lifted
         self._lifts: list[dict[int, int]] = [{} for _ in machines]
         self.sure = not every and all(machine.sure for machine in machines)
         reaches = [machine.reach for machine in machines if machine.reach is not None]
         self.reach = max(reaches) if not every and len(reaches) == len(machines) else None
-        starts = tuple(machine.start for machine in machines)
-        if not self._is_gone(starts):
-            self.start = self._number(starts)
 
-    def alike(self, state: int, length: int) -> int:
+    def start(self) -> States | None:
+        """All at their starts."""
+        starts = tuple(machine.start for machine in self._machines)
+        return None if self._is_gone(starts) else starts
+
+    def alike(self, key: States, length: int) -> States:
         """The parts alike: of any, or of a length that does not matter beside one other part."""
-        key = self._keys[state]
-        if self._every:
-            if len(key) != 2 or not any(isinstance(m, Lengths) for m in self._machines):
-                return state
-            at = 0 if isinstance(self._machines[0], Lengths) else 1
-            lengths, reach = self._machines[at], self._machines[1 - at].reach
-            if reach is None or not isinstance(lengths, Lengths):
-                return state
-            if not lengths.free(key[at], length + reach):
-                return state
-        return self._number(
-            tuple(
-                GONE if part == GONE else machine.alike(part, length)
-                for machine, part in zip(self._machines, key, strict=True)
-            )
+        if self._every and not self._is_long_enough(key, length):
+            return key
+        return tuple(
+            GONE if state == GONE else machine.alike(state, length)
+            for machine, state in zip(self._machines, key, strict=True)
         )
 
-    def _is_gone(self, states: tuple[int, ...]) -> bool:
+    def _is_long_enough(self, key: States, length: int) -> bool:
+        """Whether a length forbids nothing that the one other part allows, for a while."""
+        if len(key) != 2:
+            return False
+        for index in (0, 1):
+            kind, reach = self._machines[index].kind, self._machines[1 - index].reach
+            if isinstance(kind, Lengths) and reach is not None:
+                return kind.free(self._machines[index].key(key[index]), length + reach)
+        return False
+
+    def _is_gone(self, states: States) -> bool:
         return GONE in states if self._every else all(state == GONE for state in states)
 
     def _lift(self, index: int, some: int) -> int:
@@ -146,8 +183,9 @@ class Product(Machine):
             found = self._lifts[index][some] = found if few == some else found ^ self.alphabet.all
         return found
 
-    def _made(self, key: tuple[int, ...]) -> Edges:
-        parts: list[tuple[int, tuple[int, ...]]] = [(self.alphabet.all, ())]
+    def edges(self, key: States) -> Iterable[tuple[int, States]]:
+        """Where all of them lead, for classes that none of them tells apart."""
+        parts: list[tuple[int, States]] = [(self.alphabet.all, ())]
         for index, machine in enumerate(self._machines):
             edges = () if key[index] == GONE else machine.edges(key[index])
             lifted = [(self._lift(index, some), target) for some, target in edges]
@@ -165,55 +203,73 @@ class Product(Machine):
             parts = finer
         return self._joined(parts)
 
-    def _joined(self, parts: Iterable[tuple[int, tuple[int, ...]]]) -> Edges:
-        joined: dict[tuple[int, ...], int] = {}
+    def _joined(self, parts: Iterable[tuple[int, States]]) -> Iterable[tuple[int, States]]:
+        joined: dict[States, int] = {}
         for some, targets in parts:
             if not self._is_gone(targets):
                 joined[targets] = joined.get(targets, 0) | some
-        return tuple((some, self._number(targets)) for targets, some in joined.items())
+        return [(some, targets) for targets, some in joined.items()]
 
-    def _accepts(self, key: tuple[int, ...]) -> bool:
+    def accepts(self, key: States) -> bool:
+        """Whether the text up to here is accepted."""
         verdicts = (m.accepting(state) for m, state in zip(self._machines, key, strict=True))
         return all(verdicts) if self._every else any(verdicts)
 
-    def _bound(self, key: tuple[int, ...]) -> int:
+    def bound(self, key: States) -> int:
+        """No more than the characters that lead to acceptance."""
         bounds = (m.bound(state) for m, state in zip(self._machines, key, strict=True))
         return max(bounds) if self._every else min(bounds)
 
-    def _weight(self, key: tuple[int, ...]) -> int:
+    def weight(self, key: States) -> int:
+        """The size of a key."""
         return sum(m.weight(state) for m, state in zip(self._machines, key, strict=True))
 
-    def _doubts(self, key: tuple[int, ...]) -> int:
+    def doubts(self, key: States) -> int:
+        """How many parts may yet forbid what the others allow."""
         return sum(m.doubts(state) for m, state in zip(self._machines, key, strict=True))
 
 
-class Others(Machine):
+class Others:
     """All texts that a machine does not accept; a state is one of its states, or `GONE`."""
 
-    def __init__(self, machine: Machine, name: str) -> None:
-        super().__init__(machine.alphabet, name)
-        self._machine = machine
-        self.start = self._number(machine.start)
-        self.reach = 1 if isinstance(machine, Texts) else None
+    sure = False
 
-    def _made(self, key: int) -> Edges:
+    def __init__(self, machine: Machine) -> None:
+        self.alphabet = machine.alphabet
+        self.reach = 1 if isinstance(machine.kind, Texts) else None
+        self._machine = machine
+
+    def start(self) -> int:
+        """That of the machine."""
+        return self._machine.start
+
+    def edges(self, key: int) -> list[tuple[int, int]]:
+        """Those of the machine; all other characters lead to where all is accepted."""
         every = self.alphabet.all
         if key == GONE:
-            return ((every, self._number(GONE)),)
+            return [(every, GONE)]
         found = []
         for some, target in self._machine.edges(key):
-            found.append((some, self._number(target)))
+            found.append((some, target))
             every ^= some
-        return (*found, (every, self._number(GONE))) if every else tuple(found)
+        return [*found, (every, GONE)] if every else found
 
-    def _accepts(self, key: int) -> bool:
+    def alike(self, key: int, length: int) -> int:
+        """No other: what leads to a text that is not accepted may be far away."""
+        return key
+
+    def accepts(self, key: int) -> bool:
+        """Whether the text up to here is accepted."""
         return not self._machine.accepting(key)
 
-    def _bound(self, key: int) -> int:
+    def bound(self, key: int) -> int:
+        """No more than the characters that lead to acceptance."""
         return 1 if self._machine.accepting(key) else 0
 
-    def _weight(self, key: int) -> int:
+    def weight(self, key: int) -> int:
+        """The size of a key."""
         return self._machine.weight(key)
 
-    def _doubts(self, key: int) -> int:
+    def doubts(self, key: int) -> int:
+        """How many parts may yet forbid what the others allow."""
         return 0 if key == GONE else 1

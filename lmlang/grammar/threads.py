@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from lmlang.grammar.letters import NOTHING, OTHER, Letters, holds
 from lmlang.grammar.likeness import alike_for
-from lmlang.grammar.machine import NEVER, Edges, Machine, too_large
+from lmlang.grammar.machine import NEVER, too_large
 from lmlang.grammar.nodes import ANYTHING, END, Automaton, without_anchors
 
 MAX_THREADS = 10_000
@@ -35,14 +35,15 @@ FREE: frozenset[Duty] = frozenset()
 DONE: Thread = (ANYTHING, FREE)
 
 
-class Pattern(Machine):
+class Pattern:
     """What a regular expression matches in full."""
 
     def __init__(self, automaton: Automaton, name: str) -> None:
         automaton = without_anchors(automaton)
         self._nodes = automaton.nodes
         letters = Letters(automaton)
-        super().__init__(letters.alphabet, name)
+        self.alphabet = letters.alphabet
+        self._name = name
         self._asserts = letters.asserts
         self._sets = letters.sets
         self._kinds = letters.kinds
@@ -54,25 +55,28 @@ class Pattern(Machine):
         self._looks = any(node.looks is not None for node in automaton.nodes)
         self._behind: dict[int, Threads] = {}
         self._alike: dict[int, dict[int, int]] = {}
-        self._firsts: dict[tuple[int, frozenset[int]], int] = {}
+        self._firsts: dict[tuple[int, frozenset[int]], Key] = {}
         self.sure = not self._asserts and not self._looks
-        if self.sure:
-            self.reach = max(d for d in self._distances_of_nodes if d < NEVER)
-        key = self._key({(automaton.start, FREE)}, [[] for _ in self._monitors], NOTHING)
-        if key[0]:
-            self.start = self._number(key)
+        farthest = max(d for d in self._distances_of_nodes if d < NEVER)
+        self.reach = farthest if self.sure else None
+        self._start = automaton.start
 
-    def alike(self, state: int, length: int) -> int:
-        """The first state that was met of those whose threads do the same."""
+    def start(self) -> Key | None:
+        """Where the automaton begins."""
+        key = self._key({(self._start, FREE)}, [[] for _ in self._monitors], NOTHING)
+        return key if key[0] else None
+
+    def alike(self, key: Key, length: int) -> Key:
+        """The first key that was met of those whose threads do the same."""
         if not self.sure:
-            return state
+            return key
         classes = self._alike.get(length)
         if classes is None:
             classes = self._alike[length] = self._likeness(length)
         if not classes:
-            return state
-        threads = frozenset([classes[number] for number, _ in self._keys[state][0]])
-        return self._firsts.setdefault((length, threads), state)
+            return key
+        threads = frozenset([classes[number] for number, _ in key[0]])
+        return self._firsts.setdefault((length, threads), key)
 
     def _likeness(self, length: int) -> dict[int, int]:
         """The classes of nodes that do the same; none if that would take too long."""
@@ -118,7 +122,8 @@ class Pattern(Machine):
             for number, duties in threads
         )
 
-    def _made(self, key: Key) -> Edges:
+    def edges(self, key: Key) -> list[tuple[int, Key]]:
+        """Where the threads lead that read a character, for classes that none tells apart."""
         threads, _, monitors = key
         joined: dict[Key, int] = {}
         if not monitors and all(
@@ -135,7 +140,7 @@ class Pattern(Machine):
             for letter in range(self.alphabet.count):
                 target = self._moved(key, letter)
                 joined[target] = joined.get(target, 0) | 1 << letter
-        return tuple((some, self._number(to)) for to, some in joined.items() if to[0])
+        return [(some, to) for to, some in joined.items() if to[0]]
 
     def _parts(self, threads: Threads) -> list[tuple[int, set[int]]]:
         """Classes that the same of some readers take, and where these lead."""
@@ -237,7 +242,8 @@ class Pattern(Machine):
             raise too_large(self._name, MAX_THREADS)
         return _reduced(found)
 
-    def _accepts(self, key: Key) -> bool:
+    def accepts(self, key: Key) -> bool:
+        """Whether the text up to here is accepted."""
         threads, before, monitors = key
         if self.sure:
             return any(number in (END, ANYTHING) for number, _ in threads)
@@ -251,14 +257,20 @@ class Pattern(Machine):
             for number, duties in self._reached(threads, before, NOTHING, monitors)
         )
 
-    def _bound(self, key: Key) -> int:
+    def bound(self, key: Key) -> int:
+        """No more than the characters that lead to acceptance."""
         return self._least(key[0])
 
-    def _weight(self, key: Key) -> int:
+    def weight(self, key: Key) -> int:
+        """How many threads there are, the owed ones too."""
         threads, _, monitors = key
         owed = sum(len(duty) for _, duties in threads for _, duty in duties)
         found = len(threads) + owed + sum(map(len, monitors))
         return found if self.sure else 2 * found
+
+    def doubts(self, key: Key) -> int:
+        """One where something is asserted."""
+        return 0 if self.sure else 1
 
     def _least(self, threads: Threads) -> int:
         found = NEVER
