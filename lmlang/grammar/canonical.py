@@ -146,18 +146,15 @@ class Canonical:
         open_ = [(node, behind, b"")]
         while open_:
             node, state, path = open_.pop()
-            begin, end = trie.starts[node], trie.starts[node + 1]
-            if begin == end:
+            if trie.starts[node] == trie.starts[node + 1]:
                 continue
-            for byte in self._automaton.following(state):
-                child = trie.labels.find(byte, begin, end)
-                if child >= 0:
-                    longer = path + bytes([byte])
-                    if trie.id_at[child] >= 0:
-                        yield longer
-                    onward = self._automaton.push(state, byte)
-                    assert onward is not None, "what follows leads somewhere"
-                    open_.append((child, onward, longer))
+            for byte, child in trie.children(node, self._automaton.following(state)):
+                longer = path + bytes([byte])
+                if trie.id_at[child] >= 0:
+                    yield longer
+                onward = self._automaton.push(state, byte)
+                assert onward is not None, "what follows leads somewhere"
+                open_.append((child, onward, longer))
 
     def _going_on(self, behind: State) -> list[str]:
         """Texts that may follow: all of them, as far as there are few, else some of every kind."""

@@ -128,25 +128,21 @@ class Masks:
 
     def _goes_on(self, automaton: Automaton, state: State | None, node: int) -> bool:
         """Whether a byte that may follow leads on from a node; any byte, if there is no state."""
-        labels, start, end = self._trie.labels, *self._trie.starts[node : node + 2]
-        if start == end or state is None:
-            return start < end
-        return any(labels.find(b, start, end) >= 0 for b in automaton.following(state))
+        if state is None:
+            return self._trie.starts[node] < self._trie.starts[node + 1]
+        return bool(self._trie.children(node, automaton.following(state)))
 
     def _walk(self, automaton: Automaton, state: State, node: int, found: list[int]) -> None:
         """Find the nodes below one whose bytes may all come behind a state."""
-        labels, starts, push = self._trie.labels, self._trie.starts, automaton.push
+        children, starts, push = self._trie.children, self._trie.starts, automaton.push
         open_ = [(state, node)]
         while open_:
             state, node = open_.pop()
-            start, end = starts[node], starts[node + 1]
-            if start == end:
+            if starts[node] == starts[node + 1]:
                 continue
-            for byte in automaton.following(state):
-                child = labels.find(byte, start, end)
-                if child >= 0:
-                    found.append(child)
-                    if starts[child] != starts[child + 1]:
-                        onward = push(state, byte)
-                        assert onward is not None, "a byte that follows leads somewhere"
-                        open_.append((onward, child))
+            for byte, child in children(node, automaton.following(state)):
+                found.append(child)
+                if starts[child] != starts[child + 1]:
+                    onward = push(state, byte)
+                    assert onward is not None, "a byte that follows leads somewhere"
+                    open_.append((onward, child))

@@ -7,7 +7,7 @@ children  of node n: the nodes from first[n] to first[n + 1], by their bytes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -110,6 +110,13 @@ class TokenTrie:
         """The node behind one more byte, -1 for none."""
         return self.labels.find(byte, self.starts[node], self.starts[node + 1])
 
+    def children(self, node: int, following: Collection[int]) -> list[tuple[int, int]]:
+        """The bytes that may follow and lead on from a node, and the nodes behind them."""
+        labels, begin, end = self.labels, self.starts[node], self.starts[node + 1]
+        if end - begin < len(following):
+            return [(b, n) for n in range(begin, end) if (b := labels[n]) in following]
+        return [(b, n) for b in following if (n := labels.find(b, begin, end)) >= 0]
+
     def path(self, node: int) -> bytes:
         """The bytes that lead to a node."""
         found = bytearray()
@@ -175,8 +182,8 @@ class TokenTrie:
         self, table: Walkable, nodes: Any, states: Any, inside: Any, left: list[int], leave: int
     ) -> None:
         """The same below some nodes."""
-        labels, starts = self.labels, self.starts
-        ways: dict[int, list[tuple[int, int]]] = {}
+        starts = self.starts
+        ways: dict[int, dict[int, int]] = {}
         open_ = list(zip(nodes.tolist(), states.tolist(), strict=True))
         while open_:
             node, state = open_.pop()
@@ -186,11 +193,9 @@ class TokenTrie:
             known = ways.get(state)
             if known is None:
                 following = table.following(state)
-                known = ways[state] = [(byte, table.push(state, byte)) for byte in following]
-            for byte, onward in known:
-                child = labels.find(byte, begin, end)
-                if child < 0:
-                    continue
+                known = ways[state] = {byte: table.push(state, byte) for byte in following}
+            for byte, child in self.children(node, following=known):
+                onward = known[byte]
                 if onward >= 0:
                     inside[child] = onward
                     open_.append((child, onward))
