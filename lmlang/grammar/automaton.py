@@ -100,6 +100,9 @@ class Rules(Protocol):
     def leaving(self, key: Any) -> Leaving:
         """What is known, without looking, of the keys behind the contents of this key."""
 
+    def asked(self, key: Any) -> frozenset[bytes]:
+        """Runs of content of which `leaving` says nothing: behind these `push` has to be asked."""
+
     def pointer(self, key: Any) -> str:
         """Which part of the spec the next byte belongs to, as a JSON pointer; "" for all of it."""
 

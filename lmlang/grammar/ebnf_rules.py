@@ -157,6 +157,10 @@ class EbnfRules:
         """The table knows the bytes that called rules, or what comes behind it, read."""
         return Leaving.FREE
 
+    def asked(self, key: Place) -> frozenset[bytes]:
+        """None."""
+        return frozenset()
+
     def pointer(self, key: Place) -> str:
         """Always "": a grammar is no JSON."""
         return ""

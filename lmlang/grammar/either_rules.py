@@ -62,6 +62,10 @@ class EitherRules:
         known = min(self._alternatives[number].leaving(inner) for number, inner in key)
         return known if len(key) == 1 else min(known, Leaving.FREE)
 
+    def asked(self, key: Alive) -> frozenset[bytes]:
+        """Those of any."""
+        return frozenset().union(*(self._alternatives[n].asked(inner) for n, inner in key))
+
     def pointer(self, key: Alive) -> str:
         """Where in the one that is left; "" while there are several."""
         return self._alternatives[key[0][0]].pointer(key[0][1]) if len(key) == 1 else ""

@@ -112,15 +112,17 @@ class Masks:
             found: Takes the nodes.
         """
         leaving = automaton.rules.leaving(state.key)
+        asked = automaton.rules.asked(state.key)
         known: dict[int, State | None] = {}  # by the bytes that leave
         for node, path in left.items():
+            told = leaving if path[:-1] not in asked else Leaving.UNKNOWN
             behind = known.get(path[-1])
-            if leaving and not self._goes_on(automaton, behind, node):
+            if told and not self._goes_on(automaton, behind, node):
                 found.append(node)
                 continue
-            if leaving < Leaving.SAME or behind is None:
+            if told < Leaving.SAME or behind is None:
                 behind = automaton.run(state, path)
-            if leaving >= Leaving.ALIKE:
+            if told >= Leaving.ALIKE:
                 known[path[-1]] = behind
             if behind is not None:
                 found.append(node)

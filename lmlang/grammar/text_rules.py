@@ -57,6 +57,10 @@ class TextRules:
         """All there is to know: a text is never left."""
         return Leaving.SAME
 
+    def asked(self, key: int) -> frozenset[bytes]:
+        """None."""
+        return frozenset()
+
     def pointer(self, key: int) -> str:
         """Always "": a text has no parts."""
         return ""

@@ -41,6 +41,9 @@ class ByteSets:
     def leaving(self, key: bytes) -> Leaving:
         return Leaving.UNKNOWN
 
+    def asked(self, key: bytes) -> frozenset[bytes]:
+        return frozenset()
+
     def pointer(self, key: bytes) -> str:
         return f"/{len(key)}"
 

@@ -83,6 +83,9 @@ class Template:
     def leaving(self, key: Any) -> Leaving:
         return Leaving.UNKNOWN
 
+    def asked(self, key: Any) -> frozenset[bytes]:
+        return frozenset()
+
     def pointer(self, key: tuple[int, int]) -> str:
         return f"/{key[0]}"
 

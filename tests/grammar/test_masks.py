@@ -97,6 +97,9 @@ class Between:
             return set(np.argwhere(table.dense == LEAVE)[:, 1].tolist())
         return {ord('"')}
 
+    def asked(self, key: Any) -> frozenset[bytes]:
+        return frozenset()
+
     def pointer(self, key: Any) -> str:
         return ""
 

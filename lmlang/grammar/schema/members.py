@@ -200,14 +200,14 @@ class Key:
         return tuple(sorted({reading.goal for reading in self.readings}))
 
     @property
-    def is_new(self) -> bool:
-        """Whether no key that has been written, and no name that may not come, begins so."""
-        return not any(
-            self._rivals(plan, spot, self.typed)
-            or count(plan.ascending, self.typed) > count(plan.keys(spot), self.typed)
-            for _, plan, spot, _, cells in self.readings
-            if cells
-        )
+    def known(self) -> set[bytes]:
+        """Rests with which it is a name, which may not come now, or a key that has been written."""
+        found, size = set[bytes](), len(self.typed)
+        for _, plan, spot, _, cells in self.readings:
+            if cells:
+                found.update(self._rivals(plan, spot, self.typed))
+                found.update(key[size:] for key in beginning(plan.ascending, self.typed))
+        return found
 
     def push(self, byte: int, context: Context) -> tuple[Move, ...]:
         """What one more byte does."""

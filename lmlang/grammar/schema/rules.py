@@ -99,6 +99,11 @@ class Place:
         self.begun = begun
         self.lives: bool | None = None
 
+    @property
+    def is_safe(self) -> bool:
+        """Whether no item under way begins like one that it must not become."""
+        return not self.level.needs_item and all(item.first == item.last for item in self.begun)
+
 
 class Fork(NamedTuple):
     """Several ways to read an output that must be told apart."""
@@ -225,18 +230,21 @@ class SchemaRules:
         return tuple(found)
 
     def leaving(self, key: Where) -> Leaving:
-        """What is known of the end of a string or key: whether one before it can forbid it."""
-        if isinstance(key, Place) and not key.begun:
-            frame = key.level.frame
-            if isinstance(frame, Strings) and len(key.level.contents()) == 1:
-                return Leaving.SAME
-            if _is_new(frame):
-                return Leaving.ALIKE
-        for place in _all(key):
-            frame = place.level.frame
-            if place.begun or not (isinstance(frame, Strings) or _is_new(frame)):
-                return Leaving.UNKNOWN
-        return Leaving.FREE
+        """What is known of the end of a string or key, but for those that are `asked`."""
+        places = list(_all(key))
+        if any(p.begun or not isinstance(p.level.frame, (Strings, Key)) for p in places):
+            return Leaving.UNKNOWN
+        if len(places) > 1:
+            return Leaving.FREE
+        level = places[0].level
+        if isinstance(level.frame, Key):
+            return Leaving.ALIKE
+        return Leaving.SAME if len(level.contents()) == 1 else Leaving.FREE
+
+    def asked(self, key: Where) -> frozenset[bytes]:
+        """The rests of keys that are names, or have been written."""
+        frames = [place.level.frame for place in _all(key)]
+        return frozenset().union(*(frame.known for frame in frames if isinstance(frame, Key)))
 
     def pointer(self, key: Where) -> str:
         """Which part of the schema the next byte belongs to, as a JSON pointer."""
@@ -348,10 +356,13 @@ class SchemaRules:
         ways, seen = [place], {place}
         while ways:
             here = ways.pop()
-            if not here.level.needs_item and all(item.first == item.last for item in here.begun):
+            if here.is_safe:
                 return True
-            for byte in self._structural(here):
+            heads = {head for item in here.begun for head in item.heads()}
+            for byte in sorted(self._structural(here), key=heads.__contains__):
                 for onward in self._step(here, byte):
+                    if onward.is_safe:
+                        return True
                     if onward not in seen:
                         seen.add(onward)
                         ways.append(onward)
@@ -416,11 +427,6 @@ class SchemaRules:
 
 def _all(key: Where) -> Iterator[Place]:
     return iter((key,) if isinstance(key, Place) else key.places)
-
-
-def _is_new(frame: object) -> bool:
-    """Whether it is a key that no other key has begun like."""
-    return isinstance(frame, Key) and frame.is_new
 
 
 def check_unique(shape: Array, graph: Graph, style: Style) -> bool:

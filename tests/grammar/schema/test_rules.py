@@ -47,6 +47,7 @@ def check_state(found: Automaton, state: State, path: list[int]) -> None:
     assert state.accepting == (ending == b"")
     tables = list(found.rules.contents(state.key))
     leaving = found.rules.leaving(state.key) if tables else Leaving.UNKNOWN
+    asked, run = found.rules.asked(state.key), b""
     behind: dict[int, State] = {}
     here: State | None = state
     for number in path:
@@ -55,7 +56,7 @@ def check_state(found: Automaton, state: State, path: list[int]) -> None:
             break
         for byte in bytes_of:
             ways = [table.push(at, byte) for table, at in tables]
-            if LEAVE in ways and leaving:
+            if LEAVE in ways and leaving and run not in asked:
                 other = found.push(here, byte)
                 assert other is not None
                 known = behind.setdefault(byte, other)
@@ -65,7 +66,7 @@ def check_state(found: Automaton, state: State, path: list[int]) -> None:
                 assert (found.push(here, byte) is not None) == (max(ways) >= 0)
         assert set(found.following(here)) <= set(bytes_of)
         byte = bytes_of[number % len(bytes_of)]
-        here = found.push(here, byte)
+        here, run = found.push(here, byte), run + bytes((byte,))
         tables = [(t, way) for t, at in tables if (way := t.push(at, byte)) >= 0]
 
 
