@@ -19,7 +19,7 @@ Bits: TypeAlias = NDArray[np.int32]
 
 FEW_WAYS, MANY_NODES = 12, 4_000
 """Where a walk begins with so few bytes, and below them are so few nodes, it goes one by one."""
-FEW_TOKENS = 24
+FEW_TOKENS = 64
 """So many are marked one by one."""
 FEW_NODES = 200
 """Below so many nodes are walked one by one rather than by arrays."""
