@@ -58,7 +58,7 @@ class Applied:
         """The property names that admitted schemas speak of, in order: declared ones first."""
         first: dict[str, None] = {}
         second: dict[str, None] = {}
-        for literal in sorted(literals):
+        for literal in literals:
             declared, others = self._of(literal >> 1)
             first.update(dict.fromkeys(declared))
             second.update(dict.fromkeys(others))

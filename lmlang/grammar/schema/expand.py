@@ -64,15 +64,16 @@ class Expander:
         self._under_way: set[tuple[int, Literal, int]] = set()
 
     def shapes(
-        self, literals: frozenset[Literal], node: Callable[[frozenset[Literal]], Node]
+        self, ordered: tuple[Literal, ...], node: Callable[[frozenset[Literal]], Node]
     ) -> list[Shape]:
-        """What a value comes to that all of some literals allow.
+        """What a value comes to that all of some literals allow; names stand in their order.
 
         Raises:
             SchemaUnsupported: It cannot be told exactly.
             GrammarTooLarge: It comes to too many cases.
         """
         spend(20)
+        literals = frozenset(ordered)
         for literal in literals:
             self._applied.admit(literal >> 1)
         types = self._types(literals)
@@ -93,7 +94,7 @@ class Expander:
                     found.append(array)
         if types & OBJECT:
             cases = self._demands(self._objects, literals)
-            order = self._applied.names(literals) if cases else ()
+            order = self._applied.names(ordered) if cases else ()
             for demands in cases:
                 shape = self._objects.shape(demands, order, node)
                 if shape is not None and shape not in found:

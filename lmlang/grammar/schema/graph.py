@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from lmlang.errors import GrammarTooLarge, SchemaUnsupported, Unsatisfiable
 from lmlang.grammar.budget import OutOfTime, spend
@@ -38,14 +38,14 @@ class SchemaGraph:
         self.document = Document(read(text))
         self._style = style
         self._expander = Expander(self.document)
-        self._literals: list[frozenset[Literal]] = []
-        self._nodes: dict[frozenset[Literal], Node] = {}
+        self._literals: list[tuple[Literal, ...]] = []
+        self._nodes: dict[tuple[Literal, ...], Node] = {}
         self._shapes: list[tuple[Shape, ...]] = []
         self._shortest: list[bytes | None] = []
         self._filled: list[list[bool]] = []
         self._both: dict[tuple[Node, Node], Node] = {}
         self._complete = False
-        self.root = self._node(frozenset({self.document.root}))
+        self.root = self._node((self.document.root,))
         self._expand()
         self._find_shortest()
         self._check_satisfiable()
@@ -62,11 +62,11 @@ class SchemaGraph:
         return self._shapes[node]
 
     def both(self, one: Node, other: Node) -> Node:
-        """The node of what is of both."""
-        key = (one, other) if one < other else (other, one)
-        found = self._both.get(key)
+        """The node of what is of both, with the names of the first one first."""
+        found = self._both.get((one, other))
         if found is None:
-            found = self._both[key] = self._node(self._literals[one] | self._literals[other])
+            literals = dict.fromkeys((*self._literals[one], *self._literals[other]))
+            found = self._both[one, other] = self._node(tuple(literals))
         return found
 
     def shortest(self, node: Node) -> bytes | None:
@@ -76,14 +76,14 @@ class SchemaGraph:
     def pointer(self, node: Node) -> str:
         """Where in the schema it comes from."""
         literals = self._literals[node]
-        return self.document.schemas[min(literals) >> 1].pointer if literals else ""
+        return self.document.schemas[literals[0] >> 1].pointer if literals else ""
 
     def pointers(self, node: Node) -> list[str]:
         """All places in the schema that it comes from, what is negated behind "not"."""
         schemas = self.document.schemas
         return [
             ("not " if literal & 1 else "") + where(schemas[literal >> 1].pointer)
-            for literal in sorted(self._literals[node])
+            for literal in self._literals[node]
         ]
 
     def ignored(self) -> list[tuple[str, str]]:
@@ -100,15 +100,16 @@ class SchemaGraph:
         values = (self.document.schemas[lit >> 1].place.value for lit in self._literals[node])
         return sorted({k for v in values if isinstance(v, dict) for k in v if k not in ANNOTATIONS})
 
-    def _node(self, literals: frozenset[Literal]) -> Node:
-        literals -= {TRUE}
-        if len(literals) > 1 and (
-            FALSE in literals or any(literal ^ 1 in literals for literal in literals)
-        ):
-            literals = frozenset({FALSE})
+    def _node(self, literals: Iterable[Literal]) -> Node:
+        """The node of what all of some literals allow; their order is that of its names."""
+        literals = tuple(literal for literal in literals if literal != TRUE)
+        if len(literals) > 1:
+            some = frozenset(literals)
+            if FALSE in some or any(literal ^ 1 in some for literal in literals):
+                literals = (FALSE,)
         found = self._nodes.get(literals)
         if found is None:
-            assert not self._complete, f"literals {sorted(literals)} were not foreseen to meet"
+            assert not self._complete, f"literals {literals} were not foreseen to meet"
             if len(self._literals) >= MAX_NODES:
                 raise GrammarTooLarge(
                     f"the JSON schema comes to more than {MAX_NODES:,} combinations of its parts: "
@@ -118,12 +119,15 @@ class SchemaGraph:
             self._literals.append(literals)
         return found
 
+    def _sorted(self, literals: frozenset[Literal]) -> Node:
+        return self._node(sorted(literals))
+
     def _expand(self) -> None:
         """Expand all nodes that can be reached, those behind pairs of nodes too."""
         while len(self._shapes) < len(self._literals):
             node = len(self._shapes)
             with self._located(node):
-                found = self._expander.shapes(self._literals[node], self._node)
+                found = self._expander.shapes(self._literals[node], self._sorted)
                 self._shapes.append(tuple(found))
                 for shape in found:
                     goals(shape, self)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from random import Random
 from typing import Any
 
 import jsonschema
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lmlang.errors import ConstraintError
+from lmlang.grammar.automaton import Automaton
 from lmlang.grammar.budget import Budget, OutOfTime, within
 from lmlang.grammar.schema.graph import SchemaGraph, compile_schema, explain
+from lmlang.grammar.schema.rules import SchemaRules
 from lmlang.grammar.schema.shapes import Array, Object
 from lmlang.grammar.spec import JsonSchema
 from tests.grammar.schema.random_schemas import schemas
+
+LONG_NUMBER = re.compile(rb"[0-9.]{13}")
 
 
 def compiled(schema: Any) -> SchemaGraph:
@@ -44,6 +51,49 @@ def test_shortest_texts_are_valid_and_parts_can_be_filled(schema: Any) -> None:
             else:
                 inner = []
             assert all(graph.shortest(other) is not None for other in inner)
+
+
+@settings(max_examples=80)
+@given(schemas(unevaluated=True), st.randoms(use_true_random=False))
+def test_whatever_is_written_is_valid(schema: Any, random: Random) -> None:
+    try:
+        with within(Budget(2)):
+            automaton = Automaton(SchemaRules(compiled(schema), "line"))
+    except ConstraintError:
+        return
+    for steps in (0, 5, 40):
+        state, text = automaton.start, b""
+        for _ in range(steps):
+            following = automaton.following(state)
+            if not following:
+                break
+            text += bytes([random.choice(following)])
+            onward = automaton.push(state, text[-1])
+            assert onward is not None
+            state = onward
+        rest = automaton.completion(state)
+        end = automaton.run(state, rest)
+        assert end is not None
+        assert end.accepting
+        if not LONG_NUMBER.search(text + rest):  # which jsonschema would round
+            value = json.loads(text + rest)
+            assert jsonschema.Draft202012Validator(schema).is_valid(value), text + rest
+
+
+def test_names_of_what_is_counted_stand_behind_those_of_the_items() -> None:
+    graph = compiled(
+        {
+            "type": "array",
+            "contains": {"type": "object", "properties": {"a": {}, "c": {"type": "null"}}},
+            "items": {"type": "object", "properties": {"b": {}, "a": {"type": "string"}}},
+        }
+    )
+    (array,) = graph.shapes(graph.root)
+    assert isinstance(array, Array)
+    assert array.rest is not None
+    (shape,) = graph.shapes(graph.both(array.rest, array.tallies[0].inside))
+    assert isinstance(shape, Object)
+    assert [name.key for name in shape.names] == ["b", "a", "c"]
 
 
 @settings(max_examples=60)
