@@ -29,6 +29,9 @@ from lmlang.protocol.backend import (
     Backend,
     BackendInfo,
     RunAware,
+    TokenAware,
+    ToolAware,
+    ToolForm,
 )
 from lmlang.protocol.generation import (
     Generation,
@@ -80,7 +83,10 @@ __all__ = [
     "Segment",
     "Tag",
     "Text",
+    "TokenAware",
     "Tokens",
+    "ToolAware",
+    "ToolForm",
     "TopLogprobs",
     "TopProbs",
     "TreeNode",

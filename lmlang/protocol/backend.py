@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from lmlang.protocol.answer import Scores
 from lmlang.protocol.generation import Generation
@@ -76,4 +76,48 @@ class RunAware(Protocol):
 
     def end_run(self, run_id: str) -> None:
         """The run will ask for nothing more, so that nothing need be kept for it."""
+        ...
+
+
+@runtime_checkable
+class TokenAware(Protocol):
+    """A backend whose tokens can be looked at one by one."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token spells; nothing for control tokens. ProgramError for an unknown id."""
+        ...
+
+    def token_name(self, token: int) -> str:
+        """A token for people: its text, or how a control token reads in templates."""
+        ...
+
+    def template_ids(self, text: str) -> list[int]:
+        """The ids of a whole prompt that somebody wrote as a chat template does.
+
+        What spells a control token in it is one; so no part of it may come from strangers.
+        """
+        ...
+
+
+ToolForm: TypeAlias = Literal["tagged", "bare"]
+"""How a model writes the call of a tool: ``<tool_call>``, then ``{"name": …, "arguments": …}``; or
+``{"name": …, "parameters": …}`` alone."""
+
+
+@runtime_checkable
+class ToolAware(Protocol):
+    """A backend whose chat template may know of tools."""
+
+    def tool_form(self) -> ToolForm | None:
+        """How calls are written; None where the template knows of no tools."""
+        ...
+
+    def with_tools(self, prompt: Prompt, tools: str) -> Prompt:
+        """The prompt with the tools in it, where the template writes them.
+
+        Args:
+            prompt: Its turns.
+            tools: A list as JSON, each tool as OpenAI's clients send it; plain text, whatever it
+                spells.
+        """
         ...

@@ -13,9 +13,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 
@@ -102,11 +103,22 @@ class ChatTemplate:
         except NOT_COMPILED as error:
             said = f"{type(error).__name__}: {quote(str(error))}"
             self._fail(f"is no valid Jinja ({said})", error)
+        self._tools: list[Any] | None = None
+        self._writes_bos: bool | None = None
+        self._remember_nothing()
+
+    def _remember_nothing(self) -> None:
         self._lock = threading.Lock()
         self._recipes: OrderedDict[tuple[tuple[str, ...], bool], list[_Recipe]] = OrderedDict()
         self._kept = 0
         self._texts: dict[str, str] = {}
-        self._writes_bos: bool | None = None
+
+    def with_tools(self, tools: list[Any]) -> ChatTemplate:
+        """The same template, told of these tools: JSON values, as OpenAI's clients send them."""
+        twin = copy(self)
+        twin._remember_nothing()
+        twin._tools = tools
+        return twin
 
     def render(
         self,
@@ -252,7 +264,7 @@ class ChatTemplate:
                 {"role": role, "content": trace.content(turn)} for turn, role in enumerate(roles)
             ],
             "add_generation_prompt": generation_prompt,
-            "tools": None,
+            "tools": None if self._tools is None else trace.foreign(self._tools),
             "documents": None,
             **self._names,
         }

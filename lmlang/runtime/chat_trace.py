@@ -85,6 +85,16 @@ class Trace:
         """The content of a turn, to be handed to the template."""
         return MarkedText(self, (Piece(turn, 0, len(self.contents[turn])),))
 
+    def foreign(self, value: Any) -> Any:
+        """A JSON value that is no template's own: its texts, keys too, are taken for contents."""
+        if isinstance(value, str):
+            return MarkedText(self, (Rewritten(value),))
+        if isinstance(value, list):
+            return [self.foreign(item) for item in value]
+        if isinstance(value, dict):
+            return {self.foreign(key): self.foreign(item) for key, item in value.items()}
+        return value
+
     def text(self, part: Part) -> str:
         """What a part reads as."""
         if isinstance(part, Piece):

@@ -26,6 +26,7 @@ from lmlang.errors import (
     ProgramError,
 )
 from lmlang.grammar.compiler import Compiler, Grammar
+from lmlang.grammar.spec import Spec
 from lmlang.grammar.vocabulary import Vocabulary
 from lmlang.protocol import (
     BackendInfo,
@@ -37,11 +38,13 @@ from lmlang.protocol import (
     ScoreRequest,
     Scores,
     Text,
+    ToolForm,
 )
 from lmlang.runtime.cache.manager import CacheManager
 from lmlang.runtime.cache.pool import KVPool, bytes_per_slot
 from lmlang.runtime.cache.radix import IntArray, common_prefix
 from lmlang.runtime.chat import ChatTemplate
+from lmlang.runtime.chat_tools import ToolPrompts, joined_ids
 from lmlang.runtime.config import RuntimeConfig
 from lmlang.runtime.constraints import Constrained
 from lmlang.runtime.drafting import Drafter
@@ -166,6 +169,7 @@ class Runtime:
             )
         self._opened = opened
         self._encoder = PromptEncoder(opened.tokenizer, opened.template)
+        self._tools = ToolPrompts(opened.tokenizer, opened.template)
         self._healer = Healer(opened.tokenizer)
         self._kv_tokens = slots
         self._piece = config.max_batch_tokens
@@ -198,7 +202,17 @@ class Runtime:
     # ------------------------------------------------------------------ Backend
 
     def generate(self, request: Request) -> Generation:
-        """Start one generation (see `Backend`); refusals come as its error."""
+        """Start one generation (see `Backend`); refusals come as its error.
+
+        Where as many wait to run as may, this waits for a place.
+        """
+        return self._started(request, wait=True)
+
+    def offer(self, request: Request) -> Generation:
+        """The same, but where there is no place to wait, its error is `QueueFull`."""
+        return self._started(request, wait=False)
+
+    def _started(self, request: Request, *, wait: bool) -> Generation:
         generation = Generation(request, self._engine.cancel)
         try:
             prompt = self._encode(request.prompt)
@@ -208,33 +222,49 @@ class Runtime:
             generation.fail(refusal)
             return generation
         if request.constraint is None:
-            self._begin(generation, prompt, None)
+            self._begin(generation, prompt, None, wait=wait)
         else:
-            vocabulary = Vocabulary.of(self._opened.tokenizer)
             try:
-                grammar = self._compiler.submit(request.constraint, vocabulary)
-            except ProgramError:
-                generation.fail(BackendError("the runtime is closed: make a new one."))
+                grammar = self.grammar(request.constraint)
+            except BackendError as closed:
+                generation.fail(closed)
                 return generation
-            grammar.add_done_callback(partial(self._begin_constrained, generation, prompt))
+            begin = partial(self._begin_constrained, generation, prompt, wait)
+            grammar.add_done_callback(begin)
         return generation
 
+    def grammar(self, spec: Spec) -> Future[Grammar]:
+        """What a constraint means to this model's vocabulary; made once, on a thread for that.
+
+        Raises:
+            BackendError: The runtime is closed.
+        """
+        try:
+            return self._compiler.submit(spec, Vocabulary.of(self._opened.tokenizer))
+        except ProgramError:
+            raise BackendError("the runtime is closed: make a new one.") from None
+
     def _begin_constrained(
-        self, generation: Generation, prompt: list[int], grammar: Future[Grammar]
+        self, generation: Generation, prompt: list[int], wait: bool, grammar: Future[Grammar]
     ) -> None:
         """Start a generation whose constraint has been compiled; on the thread that did it."""
         if generation.done():
             return
         try:
             constraint = Constrained(grammar.result(), generation.request)
-            self._begin(generation, prompt, constraint)
+            self._begin(generation, prompt, constraint, wait=wait)
         except Cancelled:
             generation.fail(BackendError("the runtime was closed before this had ended."))
         except Exception as refusal:
             generation.fail(refusal)
 
     def _begin(
-        self, generation: Generation, prompt: list[int], constraint: Constrained | None
+        self,
+        generation: Generation,
+        prompt: list[int],
+        constraint: Constrained | None,
+        *,
+        wait: bool,
     ) -> None:
         """Hand a generation to the engine, with the tokens that are known already."""
         request = generation.request
@@ -259,7 +289,7 @@ class Runtime:
             namespace=request.namespace,
         )
         sequence.generated += known
-        refused = self._engine.submit(sequence)
+        refused = self._engine.submit(sequence, wait=wait)
         if refused is not None:
             generation.fail(refused)
 
@@ -297,6 +327,28 @@ class Runtime:
         for token in ids:
             limits.integer("token id", token, 0, self._opened.tokenizer.vocab_size - 1)
         return self._opened.tokenizer.decode(ids)
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token spells; nothing for control tokens (see `TokenAware`)."""
+        limits.integer("token id", token, 0, self._opened.tokenizer.vocab_size - 1)
+        return self._opened.tokenizer.token_bytes[token]
+
+    def token_name(self, token: int) -> str:
+        """A token for people: its text, or how a control token reads in templates."""
+        return self.decode([token]) or self._opened.tokenizer.spelling(token)
+
+    def template_ids(self, text: str) -> list[int]:
+        """The ids of a prompt written as a chat template does (see `TokenAware`)."""
+        tokenizer = self._opened.tokenizer
+        return joined_ids(tokenizer, tokenizer.split_control(text))
+
+    def tool_form(self) -> ToolForm | None:
+        """How the model's template has calls written; None where it knows of no tools."""
+        return self._tools.form
+
+    def with_tools(self, prompt: Prompt, tools: str) -> Prompt:
+        """The prompt with tools in it, where the template writes them (see `ToolAware`)."""
+        return self._tools.prompt(prompt, tools)
 
     def info(self) -> BackendInfo:
         """The model's name, its context length, and what marks its reasoning."""
@@ -337,6 +389,10 @@ class Runtime:
     def tree(self) -> CacheTree:
         """What the radix cache holds; it prints."""
         return self._engine.call(lambda loop: view(loop.cache.tree, self._opened.tokenizer))
+
+    def silence(self) -> float:
+        """Seconds for which the engine has owed a sign of life; raises what it ended with."""
+        return self._engine.silence()
 
     def check(self) -> None:
         """Prove the invariants of pool and tree; raises AssertionError where they are broken."""
