@@ -18,6 +18,9 @@ MAX_DIGITS = 400
 FREE_PLACES = 20
 """Digits behind the point where nothing that the schema says needs more."""
 
+MANY = 10**18
+"""Whole numbers below this have few digits."""
+
 Exact: TypeAlias = int | Decimal | Fraction
 
 
@@ -34,6 +37,8 @@ def exact(value: Exact) -> Fraction:
         if not value:
             return Fraction(0)
     found = Fraction(value)
+    if found.denominator == 1 and abs(found.numerator) < MANY:
+        return found
     if abs(found) >= 10**MAX_DIGITS or places_of(found) > MAX_DIGITS:
         raise _too_long(str(value) if isinstance(value, Decimal) else "this number")
     return found
@@ -61,6 +66,8 @@ def places_of(value: Fraction) -> int:
 
 def spell(value: Fraction) -> bytes:
     """A decimal number in its one spelling: no exponent and no more digits than it needs."""
+    if value.denominator == 1:
+        return b"%d" % value.numerator
     places = places_of(value)
     digits = str(abs(value.numerator) * 10**places // value.denominator).rjust(places + 1, "0")
     whole, fraction = digits[: len(digits) - places], digits[len(digits) - places :]
@@ -166,7 +173,10 @@ class Numbers:
     @classmethod
     def of_values(cls, values: Iterable[Exact]) -> Numbers:
         """These values alone."""
-        return cls(values=tuple(sorted({exact(value) for value in values})))
+        found = {exact(value) for value in values}
+        if all(value.denominator == 1 for value in found):
+            return cls(values=tuple(sorted(found, key=lambda value: value.numerator)))
+        return cls(values=tuple(sorted(found)))
 
     def __and__(self, other: Numbers) -> Numbers:
         """What is in both."""

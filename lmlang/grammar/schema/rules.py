@@ -104,6 +104,11 @@ class Place:
         """Whether no item under way begins like one that it must not become."""
         return not self.level.needs_item and all(item.first == item.last for item in self.begun)
 
+    @property
+    def crowd(self) -> int:
+        """About how many bytes more it takes to part from all that begin like the items."""
+        return sum(len(str(item.last - item.first)) for item in self.begun if item.rivals)
+
 
 class Fork(NamedTuple):
     """Several ways to read an output that must be told apart."""
@@ -353,20 +358,25 @@ class SchemaRules:
         return place.lives
 
     def _can_differ(self, place: Place) -> bool:
-        ways, seen = [place], {place}
+        if place.is_safe:
+            return True
+        seen, ways = {place}, [self._ways_on(place)]
         while ways:
-            here = ways.pop()
-            if here.is_safe:
+            onward = next(ways[-1], None)
+            if onward is None:
+                ways.pop()
+            elif onward.is_safe:
                 return True
-            heads = {head for item in here.begun for head in item.heads()}
-            for byte in sorted(self._structural(here), key=heads.__contains__):
-                for onward in self._step(here, byte):
-                    if onward.is_safe:
-                        return True
-                    if onward not in seen:
-                        seen.add(onward)
-                        ways.append(onward)
+            elif onward not in seen:
+                seen.add(onward)
+                ways.append(self._ways_on(onward))
         return False
+
+    def _ways_on(self, place: Place) -> Iterator[Place]:
+        """The places behind one byte, first those that part from all that was written."""
+        heads = {head for item in place.begun for head in item.heads()}
+        for byte in sorted(self._structural(place), key=heads.__contains__):
+            yield from self._step(place, byte)
 
     def _structural(self, place: Place) -> bytes:
         """The bytes that may follow, whether items can then differ or not."""
@@ -406,7 +416,7 @@ class SchemaRules:
         return bytes(found)
 
     def _other_way(self, key: Where, enough: int) -> tuple[int, Where]:
-        """A byte behind which a completion in which items may be equal is short.
+        """A byte behind which a short completion parts from what was written.
 
         Args:
             key: Where.
@@ -416,11 +426,11 @@ class SchemaRules:
         for byte in self.following(key):
             onward = self.push(key, byte)
             assert onward is not None, "it follows"
-            length = min(len(self._plain(place)) for place in _all(onward))
+            length = min(len(self._plain(place)) + place.crowd for place in _all(onward))
             if best is None or length < best[0]:
                 best = (length, byte, onward)
-            if length <= enough:
-                break
+                if length <= enough and not any(place.crowd for place in _all(onward)):
+                    break
         assert best is not None, "some byte follows"
         return best[1:]
 

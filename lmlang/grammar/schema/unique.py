@@ -14,7 +14,7 @@ from lmlang.grammar.schema.moves import Start
 from lmlang.grammar.schema.numerals import Texts
 from lmlang.grammar.schema.shapes import Array, Graph, Node, Object
 
-MOST_COUNTED = 1000
+MOST_COUNTED = 200
 """Items that must differ of which there may have to be at least so many."""
 
 MAX_PAIRS = 5000
