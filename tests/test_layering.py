@@ -22,10 +22,11 @@ MAY_TAKE = {
     "frontend": {"errors", "limits", "noise", "protocol", "grammar", "wire"},
     "backends": {"errors", "limits", "noise", "protocol", "grammar", "wire"},
     "runtime": {"errors", "limits", "noise", "protocol", "kernels", "grammar"},
+    "server": {"errors", "limits", "protocol", "grammar", "wire", "frontend"},
     "testing": {"errors", "limits", "protocol", "frontend", "backends", "runtime"},
     "": {"errors", "protocol", "frontend", "backends", "runtime", "testing", "grammar"},
     "demo": {"", "errors", "protocol", "frontend", "runtime"},
-    "cli": {"", "errors", "protocol", "frontend", "runtime", "demo"},
+    "cli": {"", "errors", "protocol", "frontend", "runtime", "demo", "server"},
     "__main__": {"cli"},
 }
 """Room to the rooms that its modules may import, besides itself; "" is lmlang/__init__.py."""

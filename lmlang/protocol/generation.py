@@ -22,6 +22,7 @@ class Generation:
 
     Attributes:
         first_at: When the first token came, by `time.perf_counter`.
+        admitted_at: When it began to run; None before, and where a backend does not say.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Generation:
         self._on_cancel = on_cancel
         self._changed = threading.Condition()
         self.first_at: float | None = None
+        self.admitted_at: float | None = None
         self._events: list[Event] = []
         self._output: Output | None = None
         self._error: BaseException | None = None

@@ -140,6 +140,9 @@ class Request:
         provenance: Whether it is reported how each token of a constrained output came about.
         processor: A function of the program's own that changes logits before they are masked;
             None: none. Only backends in the same process can have one.
+        resumed: The first tokens of the output, where whoever asks has received them already:
+            they are taken as they are, and neither drawn nor told again. The answer goes on
+            behind them, and in the end is the one that the same request gives without them.
     """
 
     prompt: Prompt
@@ -154,6 +157,7 @@ class Request:
     on_budget: OnBudget = "close"
     provenance: bool = False
     processor: LogitsProcessor | None = None
+    resumed: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         limits.boolean("probs", self.probs)
@@ -171,6 +175,18 @@ class Request:
         limits.integer("top_logprobs", self.top_logprobs, 0, limits.MAX_TOP_LOGPROBS)
         if self.input_logprobs_from is not None:
             limits.integer("input_logprobs_from", self.input_logprobs_from, 0, limits.MAX_TOKENS)
+        if self.resumed:
+            self._check_resumed()
+
+    def _check_resumed(self) -> None:
+        """Refuse what cannot be gone on with."""
+        for token in self.resumed:
+            limits.integer("resumed: token id", token, 0, 2**31 - 1)
+        if len(self.resumed) >= max(1, self.params.max_tokens):
+            raise ProgramError(
+                f"{len(self.resumed):,} tokens were received and max_tokens is "
+                f"{self.params.max_tokens:,}: such an output has ended; do not ask again."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -305,6 +306,8 @@ class Commit:
             own = len(sequence.prompt) if isinstance(sequence.task, GenerateTask) else sequence.stem
             self._counters.prompt_tokens += 0 if sequence.retractions else own
             self._counters.cached_tokens += sequence.found
+        if isinstance(sequence.task, GenerateTask) and not sequence.retractions:
+            sequence.task.generation.admitted_at = perf_counter()
 
 
 def _known(token: int, request: Request) -> Drawn:

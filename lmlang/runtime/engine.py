@@ -124,6 +124,20 @@ class Engine:
             raise refusal
         return answer.result()
 
+    def silence(self) -> float:
+        """Seconds for which the thread has owed a sign of life; 0 while there is nothing to do.
+
+        Raises:
+            LMLangError: The engine has ended; the error says why.
+        """
+        if self._process != os.getpid():
+            raise _forked()
+        with self._door:
+            if self._closed is not None:
+                raise self._closed
+            since = self._owing_since
+        return 0.0 if since is None else max(0.0, time.monotonic() - since)
+
     def stop(self) -> None:
         """End the thread; what has not ended fails. A second call does nothing.
 

@@ -1,0 +1,141 @@
+"""Bodies of requests: read within limits of size, time and depth before anything is parsed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from lmlang.server.config import ServerConfig
+from lmlang.server.refusals import Refusal
+
+AT_ONCE = 32_768
+"""Bytes that are parsed on the event loop; more go to the pool."""
+
+_SKIPPED = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[^][{}"]+', re.DOTALL)
+"""Strings, and whatever else opens and closes nothing."""
+
+
+async def json_body(
+    http: Request, config: ServerConfig, pooled: Callable[..., Awaitable[dict[str, Any]]]
+) -> dict[str, Any]:
+    """The JSON object that a request carries.
+
+    Args:
+        http: The request.
+        config: The limits.
+        pooled: Runs a function on a thread.
+
+    Raises:
+        Refusal: 400, 408, 413 or 415, which the message explains.
+    """
+    _check_type(http)
+    data = await _read(http, config.max_body, config.body_timeout)
+    if len(data) <= AT_ONCE:
+        return parsed(data, config.max_depth)
+    return await pooled(parsed, data, config.max_depth)
+
+
+def parsed(data: bytes, max_depth: int) -> dict[str, Any]:
+    """The JSON object of a body.
+
+    Raises:
+        Refusal: 400: it is none, or nested too deep.
+    """
+    if not data.strip():
+        raise _bad("the body is empty: send a JSON object.")
+    if depth_exceeds(data, max_depth):
+        raise _bad(f"the JSON is nested deeper than {max_depth} levels: flatten it.")
+    try:
+        found = json.loads(data.decode())
+    except UnicodeDecodeError as error:
+        raise _bad(f"the body is no UTF-8 at byte {error.start:,}: encode it as such.") from None
+    except json.JSONDecodeError as error:
+        raise _bad(
+            f"the body is no JSON: {error.msg} at line {error.lineno:,}, column {error.colno:,}."
+        ) from None
+    except ValueError:  # an integer of more digits than Python reads
+        raise _bad("the body has a number of thousands of digits: no field takes it.") from None
+    if not isinstance(found, dict):
+        raise _bad(f"the body is a JSON {_kind(found)}: send an object.")
+    return found
+
+
+def depth_exceeds(data: bytes, limit: int) -> bool:
+    """Whether lists and objects are nested deeper than a limit; for anything, JSON or not."""
+    if data.count(b"[") + data.count(b"{") <= limit:
+        return False
+    depth = 0
+    for bracket in _SKIPPED.sub(b"", data):
+        if bracket in b"[{":
+            depth += 1
+            if depth > limit:
+                return True
+        elif bracket in b"]}":
+            depth -= 1
+    return False
+
+
+def _check_type(http: Request) -> None:
+    """Refuse what does not say that it is JSON; so no web page's form can send it."""
+    media, _, rest = http.headers.get("content-type", "").partition(";")
+    kind = media.strip().lower()
+    charset = rest.replace(" ", "").replace('"', "").lower()
+    if kind != "application/json" or charset not in ("", "charset=utf-8"):
+        raise Refusal(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "the body must be JSON in UTF-8: send the header Content-Type: application/json.",
+        )
+    if http.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Refusal(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body is compressed: send it as it is."
+        )
+
+
+async def _read(http: Request, limit: int, seconds: float) -> bytes:
+    announced = http.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced[:20]) > limit:
+        raise _too_large(limit)
+    try:
+        return await asyncio.wait_for(_all_of(http, limit), seconds)
+    except asyncio.TimeoutError:
+        raise Refusal(
+            HTTPStatus.REQUEST_TIMEOUT,
+            f"the body did not arrive within {seconds:g} s: send it at once.",
+            headers={"Connection": "close"},
+        ) from None
+
+
+async def _all_of(http: Request, limit: int) -> bytes:
+    parts, size = [], 0
+    try:
+        async for part in http.stream():
+            size += len(part)
+            if size > limit:
+                raise _too_large(limit)
+            parts.append(part)
+    except ClientDisconnect:
+        raise asyncio.CancelledError from None
+    return b"".join(parts)
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        f"the body is larger than {limit:,} bytes: send less.",
+        headers={"Connection": "close"},
+    )
+
+
+def _bad(message: str) -> Refusal:
+    return Refusal(HTTPStatus.BAD_REQUEST, message)
+
+
+def _kind(value: object) -> str:
+    names = {list: "list", str: "string", bool: "boolean", type(None): "null"}
+    return names.get(type(value), "number")

@@ -1,0 +1,116 @@
+"""The server as its routes see it: backend, configuration, who asks, and work to be done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import Response
+
+from lmlang.errors import DeadlineExceeded
+from lmlang.protocol import Backend, BackendInfo, Request, ScoreRequest, Scores
+from lmlang.server.bodies import json_body
+from lmlang.server.caller import Caller
+from lmlang.server.config import ServerConfig
+from lmlang.server.desk import Desk, owned_tag, within
+from lmlang.server.metrics import Metrics
+from lmlang.server.stream import Work, stream_of
+
+T = TypeVar("T")
+
+
+class Server:
+    """What routes work with; made once, by `make_app`. For the event loop.
+
+    A file of routes has one function, ``router(server) -> APIRouter``, whose handlers are
+
+        async def complete(http: HTTPRequest) -> Response:
+            body = await server.body(http)                   # a dict, read within the limits
+            requests = [Request(…), …]                       # refusals raise errors of lmlang
+            async with server.work(http, requests) as work:  # whose end ends all of them
+                outputs = await work.outputs()
+            return JSONResponse(…)
+
+    and for a stream ``return await server.stream(http, values())`` with an async generator that
+    holds the block: ``async for index, item in work.items(): yield {…}``. Errors of lmlang may
+    leave both: they are answered with their status, or as the last value of a stream.
+
+    Args:
+        backend: What runs everything.
+        config: Checked parameters.
+    """
+
+    def __init__(self, backend: Backend, config: ServerConfig) -> None:
+        self.backend = backend
+        self.config = config
+        self.metrics = Metrics()
+        self.desk = Desk(backend, config, self.metrics)
+
+    def caller(self, http: HTTPRequest) -> Caller:
+        """Who asks: its request id, its tenant, whether it is an administrator."""
+        caller: Caller = http.scope["caller"]
+        return caller
+
+    async def body(self, http: HTTPRequest) -> dict[str, Any]:
+        """The JSON object that a request carries, read within the limits; raises `Refusal`."""
+        return await json_body(http, self.config, self.pooled)
+
+    @property
+    def model(self) -> str:
+        """What the model is called here."""
+        return self.config.name or self.backend.info().model
+
+    @property
+    def info(self) -> BackendInfo:
+        """What the backend says of itself."""
+        return self.backend.info()
+
+    async def pooled(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """What a function returns that would hold the event loop up: runs on a thread."""
+        return await asyncio.wrap_future(self.desk.submit(partial(function, *arguments, **named)))
+
+    def work(
+        self, http: HTTPRequest, requests: Sequence[Request], *, name: str | None = None
+    ) -> Work:
+        """Generations for one HTTP request; to be used in ``async with``.
+
+        Args:
+            http: The request.
+            requests: What is to be generated; the namespace of each becomes the caller's own.
+            name: What an abort calls it, where that is not the request's id.
+        """
+        return Work(self.desk, self.caller(http), requests, name)
+
+    async def stream(self, http: HTTPRequest, values: AsyncIterator[Any]) -> Response:
+        """Server-sent events of the JSON values of an async generator, and ``[DONE]``.
+
+        Raises:
+            LMLangError: What the generator raises before its first value.
+        """
+        return await stream_of(http, values)
+
+    async def score(self, http: HTTPRequest, request: ScoreRequest) -> Scores:
+        """Scores of choices; dropped where the client is gone."""
+        caller = self.caller(http)
+        self.config.check_scores(request)
+        request = replace(
+            request,
+            namespace=within(caller.tenant, request.namespace),
+            tag=owned_tag(request.tag, caller),
+        )
+        self.desk.enter(None, 1)
+        try:
+            future: Future[Scores] = await self.pooled(self.backend.score, request)
+            seconds = self.config.request_timeout
+            return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+        except asyncio.TimeoutError:
+            raise DeadlineExceeded(
+                f"the scores were not there within the server's {seconds:g} s: ask for fewer."
+            ) from None
+        finally:
+            self.desk.leave(None, 1)

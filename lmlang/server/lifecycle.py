@@ -1,0 +1,109 @@
+"""A server process from its first breath to its last: loaded, listening, draining, gone.
+
+SIGTERM or SIGINT  ready says 503, new work is refused, what is under way may end
+drain_timeout      what has not ended is ended, and says so
+a second signal    the process is gone at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from lmlang.server import logs
+from lmlang.server.config import ServerConfig
+from lmlang.server.context import Server
+
+LAST_WORDS = 5.0
+"""Seconds for the answers of what has been ended to leave."""
+MAX_HEADER = 65_536
+"""Bytes of a request's line and headers."""
+POLL = 0.02
+"""Seconds between two looks at what is still under way."""
+
+
+class ServerProcess(uvicorn.Server):
+    """The HTTP server of one app. ``run`` returns when it has drained.
+
+    Args:
+        app: Made by `make_app`.
+    """
+
+    def __init__(self, app: FastAPI) -> None:
+        self.context: Server = app.state.server
+        config = self.context.config
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=config.host,
+                port=config.port,
+                http="h11",  # which has a limit for headers
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                h11_max_incomplete_event_size=MAX_HEADER,
+                timeout_graceful_shutdown=int(LAST_WORDS),
+                timeout_keep_alive=30,
+            )
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._drain: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """Where it listens, once it has started."""
+        return int(self.servers[0].sockets[0].getsockname()[1])
+
+    async def startup(self, sockets: list[Any] | None = None) -> None:
+        """Listen, and say where."""
+        await super().startup(sockets)
+        self._loop = asyncio.get_running_loop()
+        if self.started:
+            config: ServerConfig = self.context.config
+            logs.told("listening", host=config.host, port=self.port, keys=not config.is_open)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal: drain; the second one: go."""
+        if self.context.desk.draining or self._loop is None:
+            os._exit(128 + sig)
+        self.context.desk.draining = True
+        self._loop.call_soon_threadsafe(self._begin_to_drain)
+
+    def drain(self) -> None:
+        """End as a signal does; from any thread."""
+        self.handle_exit(signal.SIGTERM, None)
+
+    def _begin_to_drain(self) -> None:
+        self._drain = asyncio.ensure_future(self._drained())
+
+    async def _drained(self) -> None:
+        desk = self.context.desk
+        logs.told("draining", under_way=desk.under_way)
+        await self._until_idle(self.context.config.drain_timeout)
+        if desk.under_way:
+            logs.told("ending", under_way=desk.under_way)
+            desk.end_all()
+            await self._until_idle(LAST_WORDS)
+        self.should_exit = True
+
+    async def _until_idle(self, seconds: float) -> None:
+        end = asyncio.get_running_loop().time() + seconds
+        while self.context.desk.under_way and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(POLL)
+
+
+def serve(app: FastAPI) -> None:
+    """Serve until a signal ends it; the backend is still to be closed then."""
+    process = ServerProcess(app)
+    with suppress(KeyboardInterrupt):
+        process.run()
+    app.state.server.desk.close()
