@@ -141,27 +141,26 @@ class Contents:
     def inside(self, content: Content) -> Inside:
         """What tokens do in a content."""
         table, start = content
-        key = (id(table), start)
-        known = self._known.get(key)
-        if known is None:
-            known = self._made(table, start)
-            with self._lock:
-                known = self._known.setdefault(key, known)
-                if len(self._known) > MAX_CONTENTS:
-                    self._known.popitem(last=False)
-        return known
-
-    def _made(self, table: Table, start: int) -> Inside:
+        known = self._known.get((id(table), start))
+        if known is not None:
+            return known
         alike = self._of(table)
         one = alike.one(start)
-        if one != start:
-            return self.inside((table, one))
-        base = self._base(alike, start)
+        found = self._known.get((id(table), one)) or self._made(alike, one)
+        with self._lock:
+            for state in (one, start):
+                found = self._known.setdefault((id(table), state), found)
+            while len(self._known) > MAX_CONTENTS:
+                self._known.popitem(last=False)
+        return found
+
+    def _made(self, table: _Alike, start: int) -> Inside:
+        base = self._base(table, start)
         found = None if base is None else self._differing(base, start)
         if found is not None:
             return found
-        states, left = self._trie.descend(alike, start, DEAD, LEAVE)
-        return Inside(table, self._bits(states), self._paths(left))
+        states, left = self._trie.descend(table, start, DEAD, LEAVE)
+        return Inside(table.table, self._bits(states), self._paths(left))
 
     def _of(self, table: Table) -> _Alike:
         found = self._alike.get(id(table))

@@ -3,7 +3,7 @@
     byte-level     "ĠHello" is b" Hello": each character stands for a byte
     sentencepiece  "▁Hello" is b" Hello", "<0x0A>" is the byte 10
 
-Which of the two it is shows in its tokens; whether that was right is tried with a text.
+Which of the two it is, is tried with texts.
 """
 
 from __future__ import annotations
@@ -45,32 +45,28 @@ def tokens_of(tokenizer: Any) -> Tokens:
     special = {index for index in tokenizer.all_special_ids if index is not None and index < size}
     special |= {index for index, token in added.items() if token.special and index < size}
     stops = {index for index in (getattr(tokenizer, "eos_token_id", None),) if index is not None}
-    normal = [
-        token
-        for index, token in enumerate(tokens)
-        if token is not None and index not in special and index not in added
-    ]
-    alphabet = _byte_alphabet()
-    characters = set("".join(normal))
-    spell = _by_alphabet if characters <= alphabet.keys() else _by_characters
-    pieces = [
-        b""
-        if token is None or index in special
-        else str(token).encode()
-        if index in added
-        else spell(token)
-        for index, token in enumerate(tokens)
-    ]
     raw = _encoding(tokenizer)
-    encode = _plain(raw, pieces)
-    for probe in PROBES:
-        if b"".join([pieces[index] for index in encode(probe)]) != probe.encode():
-            raise ProgramError(
-                f"the tokens of this {type(tokenizer).__name__} do not spell the texts that it "
-                "encodes, as those of byte-level and sentencepiece tokenizers do: outputs cannot "
-                "be constrained with it; make a Vocabulary by hand if you know its bytes."
-            )
-    return Tokens(pieces, special, stops, encode)
+    for spell in (_by_alphabet, _by_characters):
+        pieces = [
+            b""
+            if token is None or index in special
+            else str(token).encode()
+            if index in added
+            else spell(token)
+            for index, token in enumerate(tokens)
+        ]
+        encode = _plain(raw, pieces)
+        if all(_spells(encode, pieces, probe) for probe in PROBES):
+            return Tokens(pieces, special, stops, encode)
+    raise ProgramError(
+        f"the tokens of this {type(tokenizer).__name__} do not spell the texts that it encodes, "
+        "as those of byte-level and sentencepiece tokenizers do: outputs cannot be constrained "
+        "with it; make a Vocabulary by hand if you know its bytes."
+    )
+
+
+def _spells(encode: Encode, pieces: Sequence[bytes], text: str) -> bool:
+    return b"".join([pieces[index] for index in encode(text)]) == text.encode()
 
 
 def _encoding(tokenizer: Any) -> Encode:
@@ -90,25 +86,24 @@ def _encoding(tokenizer: Any) -> Encode:
 
 def _plain(encode: Encode, pieces: Sequence[bytes]) -> Encode:
     """An encoding that writes no space before a text."""
-
-    def spells(ids: Sequence[int], text: str) -> bool:
-        return b"".join([pieces[index] for index in ids]) == text.encode()
-
-    if all(spells(encode(probe), probe) for probe in PROBES):
+    if all(_spells(encode, pieces, probe) for probe in PROBES):
         return encode
     for mark in MARKS:
         before = list(encode(mark))
-        wholes = [list(encode(mark + probe)) for probe in PROBES]
-        if all(
-            whole[: len(before)] == before and spells(whole[len(before) :], probe)
-            for whole, probe in zip(wholes, PROBES, strict=True)
-        ):
-            return lambda text: list(encode(mark + text))[len(before) :]
+
+        def behind(text: str, mark: str = mark, before: list[int] = before) -> list[int]:
+            return list(encode(mark + text))[len(before) :]
+
+        begins = all(list(encode(mark + probe))[: len(before)] == before for probe in PROBES)
+        if begins and all(_spells(behind, pieces, probe) for probe in PROBES):
+            return behind
     return encode
 
 
 def _by_alphabet(token: str) -> bytes:
     alphabet = _byte_alphabet()
+    if any(character not in alphabet for character in token):
+        return token.encode()
     return bytes([alphabet[character] for character in token])
 
 
