@@ -6,8 +6,9 @@ import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from lmlang.errors import GrammarTooLarge, SchemaUnsupported, Unsatisfiable
+from lmlang.errors import GrammarTooLarge, SchemaUnsupported, Unsatisfiable, quote
 from lmlang.grammar.budget import OutOfTime, spend
+from lmlang.grammar.formats import format_language
 from lmlang.grammar.schema.document import ANNOTATIONS, FALSE, TRUE, Document, Literal
 from lmlang.grammar.schema.expand import Expander
 from lmlang.grammar.schema.explain import told, why_empty
@@ -86,13 +87,18 @@ class SchemaGraph:
             for literal in self._literals[node]
         ]
 
-    def ignored(self) -> list[tuple[str, str]]:
-        """Keywords of other drafts in schemas that were read, and where: they say nothing."""
+    def silent(self) -> list[str]:
+        """Keywords of schemas that were read and that say nothing, with the reason."""
         reader, found = self._expander.reader, []
         for schema in self.document.schemas[1:]:
             if reader.has_read(schema.number):
-                keywords = reader.keywords(schema.number).ignored
-                found += [(keyword, schema.pointer) for keyword in keywords]
+                keywords, place = reader.keywords(schema.number), where(schema.pointer)
+                found += [
+                    f"{keyword} at {place} is of another draft and says nothing"
+                    for keyword in keywords.ignored
+                ]
+                if keywords.format is not None and format_language(keywords.format) is None:
+                    found.append(f"format {quote(keywords.format)} at {place} is an annotation")
         return found
 
     def _keywords(self, node: Node) -> list[str]:
@@ -262,6 +268,5 @@ def explain(graph: SchemaGraph) -> str:
         f"{node:>4}  {told(graph, node)}    <- {' and '.join(graph.pointers(node)) or 'anything'}"
         for node in range(len(graph))
     ]
-    for keyword, pointer in graph.ignored():
-        lines.append(f"      {keyword} at {where(pointer)} is of another draft and says nothing")
+    lines += [f"      {line}" for line in graph.silent()]
     return "\n".join(lines)

@@ -20,6 +20,8 @@ _DRAFTS = {
     "json-schema.org/draft/2020-12/schema": 2020,
     "json-schema.org/schema": 2020,
 }
+_LATEST = "json-schema.org/schema"
+"""States no draft in particular."""
 _MAPS = (
     "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies",
 )  # fmt: skip
@@ -169,7 +171,7 @@ def draft_of(value: dict[str, Value], pointer: str, otherwise: Draft) -> Draft:
     stated = value.get("$schema")
     if stated is None:
         return otherwise
-    name = re.sub(r"^https?://", "", stated.rstrip("#")) if isinstance(stated, str) else ""
+    name = re.sub(r"^https?://", "", stated.rstrip("#/")) if isinstance(stated, str) else ""
     number = _DRAFTS.get(name)
     if number is None:
         raise SchemaUnsupported(
@@ -178,7 +180,7 @@ def draft_of(value: dict[str, Value], pointer: str, otherwise: Draft) -> Draft:
             keyword="$schema",
             pointer=pointer,
         )
-    return Draft(number, True)
+    return Draft(number, name != _LATEST)
 
 
 def joined(base: str, reference: str) -> str:

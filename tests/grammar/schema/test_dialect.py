@@ -243,6 +243,7 @@ def test_recursive_references_follow_the_way_taken() -> None:
         ({"$schema": DRAFT_4, "minimum": 3, "exclusiveMinimum": True}, 4, 3),
         ({"minimum": 3, "exclusiveMinimum": True}, 4, 3),
         ({"maximum": 3, "exclusiveMaximum": False}, 3, 4),
+        ({"$schema": "http://json-schema.org/schema#", "items": [{"type": "null"}]}, [None], [1]),
         ({"exclusiveMaximum": 3}, 2, 3),
         ({"items": [{"type": "null"}], "additionalItems": False}, [None], [None, 1]),
         ({"$schema": DRAFT_7, "items": [{"type": "null"}]}, [None, 1], [1]),

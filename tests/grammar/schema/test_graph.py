@@ -121,6 +121,7 @@ def test_explanations_tell_every_decision() -> None:
                     "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
                     "never": {"type": "string", "const": 4},
                     "pair": {"prefixItems": [False]},
+                    "colour": {"type": "string", "format": "color"},
                 },
                 "required": ["name"],
                 "minProperties": 2,
@@ -137,6 +138,7 @@ def test_explanations_tell_every_decision() -> None:
         "null | object",
         "<- '/properties/tags/items'",
         "prefixItems at '/properties/pair' is of another draft and says nothing",
+        "format 'color' at '/properties/colour' is an annotation",
     ):
         assert part in told
     assert "'never'" not in told.splitlines()[0]
