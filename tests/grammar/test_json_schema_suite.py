@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from decimal import Decimal
+
 import pytest
 
 from lmlang.errors import SchemaUnsupported
 from tests.grammar.real import real_vocabulary
-from tests.grammar.suites import Group, Verdict, judged, suite, walks
+from tests.grammar.suites import Group, Verdict, exactly, judge, judged, oracle, suite, walks
 
 REQUIRED = 510
 """Of the 565 required groups, so many at least are exactly right."""
@@ -24,6 +27,27 @@ def told(wrong: list[tuple[Group, Verdict]], *kinds: str) -> list[str]:
         for group, verdict in wrong
         if verdict.kind in kinds and group.keyword != NOT_ASSERTED
     ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "instance", "valid"),
+    [
+        ('{"type": "integer"}', 1, True),
+        ('{"type": "integer"}', Decimal("1.5"), False),
+        ('{"type": "string", "maxLength": 1}', "/", True),
+        ('{"properties": {"b": true, "a": {"type": "null"}}}', {"a": None, "x": 1, "b": 2}, True),
+        ('{"properties": {"b": true, "a": {"type": "null"}}}', {"a": 0, "x": 1, "b": 2}, False),
+        ('{"items": {"enum": [1, [2]]}}', [1, [2], 1], True),
+        ('{"items": {"enum": [1, [2]]}}', [1, [2], 2], False),
+        ('{"not": {}}', None, False),
+    ],
+)
+def test_the_judge_tells_right_from_wrong(schema: str, instance: object, valid: bool) -> None:
+    assert judge(Group("", "", schema, ((instance, valid),))).kind == "right"
+    wrong = judge(Group("", "", schema, ((instance, not valid),))).kind
+    assert wrong == ("invalid accepted" if valid else "valid rejected")
+    text = json.dumps(instance, default=float)
+    assert oracle(schema).is_valid(exactly(text)) == valid
 
 
 def test_required_groups() -> None:
