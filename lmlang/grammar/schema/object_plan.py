@@ -111,6 +111,7 @@ class ObjectPlan:
         self._keys: dict[Spot, tuple[bytes, ...]] = {}
         self._tables: dict[tuple[bytes, ...], TextTable] = {}
         self._ways: dict[Spot, tuple[int, Step | None] | None] = {}
+        self._firsts: dict[int, list[bytes]] = {}
         self._above: dict[tuple[int, bytes], Language] = {}
         self._index = {key: number for number, key in enumerate(self.names)}
 
@@ -345,9 +346,18 @@ class ObjectPlan:
 
     def _key(self, number: int, written: frozenset[bytes]) -> bytes | None:
         """A shortest key of a cell that may still come; None where there is none."""
-        keys = self._remaining(number, written)
-        few = keys.first(1 if self.ordered else 1 + len(written))
-        return next((key for key in map(spell_text, few) if key not in written), None)
+        if self.ordered:
+            first = self._remaining(number, written).first(1)
+            return spell_text(first[0]) if first else None
+        known = self._firsts.get(number, [])
+        found = next((key for key in known if key not in written), None)
+        if found is None:
+            limit = 2 * len(written) + 1
+            known = self._firsts[number] = [
+                spell_text(key) for key in self.cells[number].keys.first(limit)
+            ]
+            found = next((key for key in known if key not in written), None)
+        return found
 
     def _way(self, spot: Spot) -> tuple[int, Step | None] | None:
         """The cost of the shortest way to an end, and its first step; None where there is none."""
@@ -371,14 +381,18 @@ class ObjectPlan:
                 key = self._key(number, spot.written)
                 if key is not None:
                     choices.append((key, self.behind(spot, key), cell.node, cell.meets))
-        few = spot.next < len(self.names) or (self._counts and spot.total < self.shape.least)
+        steps = []
         for key, then, node, meets in choices:
             for value in self._made(then, node, meets):
-                if not few and value.then.open == spot.open:
-                    continue  # a key that is no name and that nothing needs
                 text = self._of(value.node)
                 assert text is not None, "values have texts"
-                yield len(key) + len(text) + 6, Step(key, *value)
+                steps.append((len(key) + len(text) + 6, Step(key, *value)))
+        if spot.next == len(self.names):  # of keys that meet no demand, the cheapest if any
+            plain = [step for step in steps if step[1].then.open == spot.open]
+            steps = [step for step in steps if step[1].then.open != spot.open]
+            if plain and self._counts and spot.total < self.shape.least:
+                steps.append(min(plain, key=lambda step: step[0]))
+        yield from steps
 
     def _search(self, start: Spot) -> None:
         """Find the shortest way by Dijkstra's algorithm, and keep it for all spots on it."""

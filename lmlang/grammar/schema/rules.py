@@ -25,7 +25,7 @@ from lmlang.grammar.schema.moves import Context, Goals, Move, Start
 from lmlang.grammar.schema.numerals import Texts
 from lmlang.grammar.schema.shapes import Array, Graph
 from lmlang.grammar.schema.style import Layout
-from lmlang.grammar.schema.unique import Distinct, check_shape, has_unique
+from lmlang.grammar.schema.unique import Distinct, check_shape, needs_care
 from lmlang.grammar.spec import Style
 
 MAX_KEPT = 200_000
@@ -164,7 +164,7 @@ class SchemaRules:
         self._levels = Levels(Plans(graph, context), context)
         self._places: dict[tuple[Place | None, Level, tuple[Begun, ...]], Place] = {}
         self._end = self._place(None, self._levels.of(End()), ())
-        self._unique: bool | None = None
+        self._careful: bool | None = None
         self._distinct = Distinct(self.texts)
 
     def start(self) -> Where:
@@ -212,9 +212,9 @@ class SchemaRules:
         """The fewest bytes, or nearly, that complete the output; empty where it is accepting."""
         if self.accepting(key):
             return b""
-        if self._unique is None:
-            self._unique = has_unique(self._graph)
-        if self._unique:
+        if self._careful is None:
+            self._careful = needs_care(self._graph)
+        if self._careful:
             return self._tried(key)
         return min((self._plain(place) for place in _all(key)), key=len)
 
@@ -391,7 +391,7 @@ class SchemaRules:
     # Completions ---------------------------------------------------------------------------------
 
     def _plain(self, place: Place) -> bytes:
-        """A completion in which items may be equal that must not."""
+        """A completion, in which items may be equal that must not, or be counted otherwise."""
         text, goals = place.level.finish()
         parts, outer = [text], place.outer
         while outer is not None:
@@ -401,7 +401,7 @@ class SchemaRules:
         return b"".join(parts)
 
     def _tried(self, key: Where) -> bytes:
-        """A completion that has been walked, with another way taken where items would be equal."""
+        """A completion that has been walked, with another way taken where the plain one ends."""
         found = bytearray()
         while not self.accepting(key):
             plain = min((self._plain(place) for place in _all(key)), key=len)

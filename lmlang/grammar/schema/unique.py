@@ -108,12 +108,17 @@ def _matched(places: list[frozenset[bytes]], taken: frozenset[bytes]) -> bool:
     return True
 
 
-def has_unique(graph: Graph) -> bool:
-    """Whether there are arrays in a schema whose items must differ."""
+def needs_care(graph: Graph) -> bool:
+    """Whether what a value turns out to be besides changes what may come behind it.
+
+    So it is with items that must differ or are counted, and with properties that meet demands.
+    """
     todo, seen = [graph.root], {graph.root}
     while todo:
         for shape in graph.shapes(todo.pop()):
-            if isinstance(shape, Array) and shape.unique:
+            if isinstance(shape, Array) and (shape.unique or shape.tallies):
+                return True
+            if isinstance(shape, Object) and shape.some:
                 return True
             for node in goals(shape, graph):
                 if node not in seen:
