@@ -250,7 +250,7 @@ def spellings(value: Any, style: Style) -> Iterator[str]:
 
 
 def _spelled(value: Any, style: Style, depth: int) -> str:
-    if isinstance(value, (int, Decimal)) and not isinstance(value, bool):
+    if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
         return spell(Fraction(value)).decode()
     if not isinstance(value, (list, dict)):
         return json.dumps(value, ensure_ascii=False)
