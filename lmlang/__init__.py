@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from lmlang import grammar, testing
     from lmlang.backends.hosted import (
         OpenAI,
+    )
+    from lmlang.backends.remote import (
         RuntimeEndpoint,
         connect,
     )
@@ -189,8 +191,8 @@ _ROOMS = {
         "WireError",
     ),
     "protocol": ("Backend",),
-    "backends.hosted": (
-        "OpenAI",
+    "backends.hosted": ("OpenAI",),
+    "backends.remote": (
         "RuntimeEndpoint",
         "connect",
     ),

@@ -92,6 +92,14 @@ def test_runtime_has_these_keywords_and_defaults() -> None:
     assert said == dataclasses.asdict(RuntimeConfig())
 
 
+def test_endpoints_have_these_keywords_and_defaults() -> None:
+    table = rows("Backends", "keyword of `RuntimeEndpoint`")
+    said = {name: eval(cells[0].strip("`")) for name, cells in table.items()}
+    own = {name: default for name, default in defaults(lm.RuntimeEndpoint).items() if name != "url"}
+    assert said == own
+    assert defaults(lm.connect) == defaults(lm.RuntimeEndpoint)
+
+
 def run_with(**given: Any) -> None:
     """The checks of a run's keywords; room for min_tokens, which is compared with the maximum."""
     RunOptions.of({"max_new_tokens": 1_000_000, **given})

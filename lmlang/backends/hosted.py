@@ -7,23 +7,11 @@ from typing import Any, NoReturn
 from lmlang.errors import ProgramError
 
 
-class RuntimeEndpoint:
-    """A server's runtime; not available in this version."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        _refuse("RuntimeEndpoint")
-
-
 class OpenAI:
     """A hosted model behind OpenAI's interface; not available in this version."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         _refuse("OpenAI")
-
-
-def connect(*args: Any, **kwargs: Any) -> RuntimeEndpoint:
-    """A server's runtime by its address; not available in this version."""
-    _refuse("connect")
 
 
 def _refuse(name: str) -> NoReturn:

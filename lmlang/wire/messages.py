@@ -87,6 +87,11 @@ def count_to_wire(count: int) -> dict[str, Any]:
     return {"v": VERSION, "tokens": count}
 
 
+def run_to_wire(run_id: str) -> dict[str, Any]:
+    """The message that names a run."""
+    return {"v": VERSION, "run_id": run_id}
+
+
 def request_from_wire(message: object) -> Request:
     """The request of a message; WireError, with the place, where it is none."""
     request: Request = _read(REQUEST, message)
@@ -138,6 +143,12 @@ def count_from_wire(message: object) -> int:
     """The number of tokens of a message; WireError, with the place, where it has none."""
     count: int = _only("tokens", COUNT, message)
     return count
+
+
+def run_from_wire(message: object) -> str:
+    """The id of the run that a message names; WireError, with the place, where it has none."""
+    run_id: str = _only("run_id", TEXT, message)
+    return run_id
 
 
 def item_from_wire(message: object) -> Item:

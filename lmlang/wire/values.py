@@ -234,6 +234,7 @@ REQUEST = short_record(
         "on_budget": word("close", "raise"),
         "provenance": FLAG,
         "processor": Form(_write_processor, _read_processor),
+        "resumed": IDS,
     },
 )
 SCORE_REQUEST = short_record(

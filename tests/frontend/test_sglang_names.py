@@ -63,7 +63,7 @@ def test_select_is_greedy_unless_told():
     assert inspect.signature(sgl.select).parameters["temperature"].default == 0.0
 
 
-@pytest.mark.parametrize("name", ["RuntimeEndpoint", "OpenAI", "connect"])
+@pytest.mark.parametrize("name", ["OpenAI"])
 def test_hosted_backends_say_that_they_are_not_here_yet(name):
     message = rf"lm\.{name}\(…\) is not available in this version of lmlang: .*lm\.Runtime"
     with pytest.raises(sgl.ProgramError, match=message):
