@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import TypeAlias
 
 from lmlang.errors import GrammarSyntaxError, quote
-from lmlang.grammar.schema.document import TRUE, Document, Literal, Schema, circle
+from lmlang.grammar.schema.document import ANNOTATIONS, TRUE, Document, Literal, Schema, circle
 from lmlang.grammar.schema.resources import Draft, escaped, where
 from lmlang.grammar.schema.source import Value, canonical
 
@@ -20,6 +20,8 @@ _TYPES = {
 }  # fmt: skip
 
 Exact: TypeAlias = int | Decimal
+
+_LISTING = ANNOTATIONS | {"type", "enum", "const"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class Reader:
     def __init__(self, document: Document) -> None:
         self.document = document
         self._read: dict[int, Keywords] = {}
+        self._listed: dict[int, frozenset[str] | None] = {}
 
     def keywords(self, number: int) -> Keywords:
         """The keywords of a schema by its number.
@@ -99,9 +102,26 @@ class Reader:
             found = self._read[number] = self._made(self.document.schemas[number])
         return found
 
+    def listed(self, number: int) -> frozenset[str] | None:
+        """The canonical texts of all values that a schema allows, where it just lists them."""
+        if number not in self._listed:
+            self._listed[number] = self._list(number)
+        return self._listed[number]
+
     def has_read(self, number: int) -> bool:
         """Whether the keywords of a schema have been asked for."""
         return number in self._read
+
+    def _list(self, number: int) -> frozenset[str] | None:
+        keywords, value = self.keywords(number), self.document.schemas[number].place.value
+        if keywords.values is None or not value.keys() <= _LISTING:
+            return None
+        return frozenset(
+            canonical(inner)
+            for inner in keywords.values
+            if type_of(inner) & keywords.types
+            and not (keywords.integer and isinstance(inner, Decimal))
+        )
 
     def _made(self, schema: Schema) -> Keywords:
         kept = Keywords()

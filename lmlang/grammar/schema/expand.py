@@ -120,7 +120,9 @@ class Expander:
                 return False
             self._glances += 1
             try:
-                found = any(lit ^ 1 in literals for lit in literals) or not self._some(literals)
+                found = self._none_listed(literals)
+                if found is None:
+                    found = any(lit ^ 1 in literals for lit in literals) or not self._some(literals)
             except OutOfTime:
                 raise
             except _UnderWay:
@@ -150,6 +152,25 @@ class Expander:
                 if demands is not None:
                     found[Case(demands, seen_by_both(one.seen, other.seen))] = None
         return self._limited(found, keyword, schema)
+
+    def _none_listed(self, literals: frozenset[Literal]) -> bool | None:
+        """Whether the values that literals list have none in common; None where others matter."""
+        kept: frozenset[str] | None = None
+        others: list[frozenset[str]] = []
+        only_lists = True
+        for literal in literals:
+            listed = self.reader.listed(literal >> 1)
+            if listed is None:
+                only_lists = False
+            elif literal & 1:
+                others.append(listed)
+            else:
+                kept = listed if kept is None else kept & listed
+        if kept is None:
+            return None
+        if not kept.difference(*others):
+            return True
+        return False if only_lists else None
 
     def _some(self, literals: frozenset[Literal]) -> bool:
         """Whether there is something that all of some literals may allow."""
