@@ -110,14 +110,19 @@ def output_of(
 
 
 def tell(generation: Generation, output: Output, every: int) -> None:
-    """Push an output as events of so many tokens, and end the generation with it."""
+    """Push an output as events of so many tokens, and end the generation with it.
+
+    Tokens that whoever asked has received before are not told again.
+    """
     if generation.done():  # cancelled meanwhile
         return
-    ids, text = output.ids, output.text
-    last = max(0, (len(ids) - 1) // every * every)
-    for start in range(0, last + 1, every):
+    ids, text, resumed = output.ids, output.text, generation.request.resumed
+    if ids[: len(resumed)] != resumed:
+        generation.fail(ProgramError("resumed does not begin as this request's output does."))
+        return
+    for start in range(len(resumed), max(len(ids), len(resumed) + 1), every):
         end = start + every
-        final = start == last
+        final = end >= len(ids)
         generation.push(
             Event(
                 start,

@@ -141,8 +141,8 @@ class Request:
         processor: A function of the program's own that changes logits before they are masked;
             None: none. Only backends in the same process can have one.
         resumed: The first tokens of the output, where whoever asks has received them already:
-            they are taken as they are, and neither drawn nor told again. The answer goes on
-            behind them, and in the end is the one that the same request gives without them.
+            they stand, and are not told again. The events go on behind them; the output is the
+            whole one. Not beside ``probs``.
     """
 
     prompt: Prompt
@@ -182,10 +182,15 @@ class Request:
         """Refuse what cannot be gone on with."""
         for token in self.resumed:
             limits.integer("resumed: token id", token, 0, 2**31 - 1)
-        if len(self.resumed) >= max(1, self.params.max_tokens):
+        if len(self.resumed) > self.params.max_tokens:
             raise ProgramError(
-                f"{len(self.resumed):,} tokens were received and max_tokens is "
-                f"{self.params.max_tokens:,}: such an output has ended; do not ask again."
+                f"resumed has {len(self.resumed):,} tokens and max_tokens is "
+                f"{self.params.max_tokens:,}: they are not of an output of this request."
+            )
+        if self.probs:
+            raise ProgramError(
+                "probs cannot be had of tokens that were received before: ask for the whole "
+                "output again, without resumed."
             )
 
 

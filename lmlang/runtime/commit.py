@@ -18,7 +18,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from lmlang.errors import LMLangError, ModelError
+from lmlang.errors import LMLangError, ModelError, ProgramError
 from lmlang.kernels.sampling import log_normalisers
 from lmlang.protocol import Event, Generation, InputLogprobs, Request, Scores, TopLogprobs
 from lmlang.runtime.batch import LogitRows
@@ -117,12 +117,11 @@ class Commit:
             if drawing.task.request.params.max_tokens == 0:
                 self._tell(sequence, drawing.task, drawing.task.output.end_empty())
                 return
-            token, row = drawn[ahead].token, drawing.row + ahead
+            taken = _standing(drawn[ahead], drawing.task) or drawn[ahead]
+            token, row = taken.token, drawing.row + ahead
             self._counters.sampled_tokens += 1
             sequence.generated.append(token)
-            event = drawing.task.output.accept(
-                drawn[ahead], self._said.about(row, token, drawing.task)
-            )
+            event = drawing.task.output.accept(taken, self._said.about(row, token, drawing.task))
             self._tell(sequence, drawing.task, event)
             if token != guess or sequence.lease is None:
                 return
@@ -141,6 +140,9 @@ class Commit:
         assert constraint is not None
         try:
             for _ in range(PATIENCE):
+                received = _standing(drawn, task, constraint.known)
+                if received is not None and constraint.would_take(drawn.token):
+                    drawn = received
                 taken = constraint.take(drawn.token)
                 if taken:
                     break
@@ -244,7 +246,17 @@ class Commit:
 
     def _tell(self, sequence: Sequence, task: GenerateTask, event: Event) -> None:
         """Hand on an event; the last one ends the generation."""
-        self._deliveries.append(partial(task.generation.push, event))
+        told = len(task.request.resumed)
+        if event.index < told:
+            if event.ids != task.request.resumed[event.index : event.index + 1] or (
+                event.finish is not None and event.index + 1 < told
+            ):
+                self.fail(sequence, _not_its_tokens(event.index))
+                return
+            if event.finish is not None:
+                event = Event(told, (), "", (), event.finish)
+        if event.index >= told:
+            self._deliveries.append(partial(task.generation.push, event))
         if event.finish is None:
             return
         inputs = _inputs(sequence, task)
@@ -315,6 +327,25 @@ def _known(token: int, request: Request) -> Drawn:
     if not request.probs:
         return Drawn(token)
     return Drawn(token, 1.0, ((token, 1.0),) if request.top_logprobs else ())
+
+
+def _standing(drawn: Drawn, task: GenerateTask, index: int | None = None) -> Drawn | None:
+    """The token of this place, where it was received before and another has been drawn now.
+
+    What a model says of a token may differ in its last bits with what else is computed beside it.
+    """
+    index = len(task.output.ids) if index is None else index
+    resumed = task.request.resumed
+    if index >= len(resumed) or resumed[index] == drawn.token:
+        return None
+    return Drawn(resumed[index])
+
+
+def _not_its_tokens(index: int) -> ProgramError:
+    return ProgramError(
+        f"resumed does not begin as this request's output does: it differs at token {index:,}. "
+        "Send the request as it was, with the tokens in the order in which they came."
+    )
 
 
 def _inputs(sequence: Sequence, task: GenerateTask) -> InputLogprobs | None:

@@ -112,6 +112,15 @@ class Constrained:
         self._end_where_nothing_follows()
         return True
 
+    def would_take(self, token: int) -> bool:
+        """Whether `take` would take a token, or end with it; nothing changes."""
+        matcher = self._matcher
+        if not matcher.accept_token(token):
+            return True
+        fits = matcher.fits(self._left - 1)
+        matcher.rollback(1)
+        return fits
+
     def run(self) -> list[int]:
         """The tokens that come next without a draw; they are known from here on.
 

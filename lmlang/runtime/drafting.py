@@ -59,6 +59,23 @@ class Drafter:
         return _seen_before(recent, count)
 
 
+def received(sequence: Sequence, room: int) -> tuple[int, ...]:
+    """Up to ``room`` tokens that whoever asked has received before: a draft that is right.
+
+    None where the draws depend on more than the tokens before them: such outputs go on one by one.
+    """
+    task = sequence.task
+    if not isinstance(task, GenerateTask) or not task.request.resumed:
+        return ()
+    if task.request.constraint is not None or task.request.processor is not None:
+        return ()
+    if task.output.barred() or task.output.allowed() is not None:
+        return ()
+    made = len(sequence.generated)
+    count = min(room, sequence.growth - made - 1)
+    return task.request.resumed[made : made + max(0, count)]
+
+
 def _seen_before(tokens: np.ndarray[tuple[int], np.dtype[np.int64]], count: int) -> tuple[int, ...]:
     """What followed the last place where the final tokens stood before."""
     for size in range(LONGEST, SHORTEST - 1, -1):

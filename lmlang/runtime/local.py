@@ -34,7 +34,6 @@ from lmlang.protocol import (
     Generation,
     Prompt,
     Request,
-    SamplingParams,
     ScoreRequest,
     Scores,
     Text,
@@ -217,7 +216,7 @@ class Runtime:
         try:
             prompt = self._encode(request.prompt)
             self._check_room(len(prompt), request.params.max_tokens)
-            self._check_ids(request.params)
+            self._check_ids(request)
         except LMLangError as refusal:
             generation.fail(refusal)
             return generation
@@ -274,6 +273,11 @@ class Runtime:
             prompt.pop()
         output = OutputStream(self._opened.tokenizer, request.params, healing, constraint)
         if constraint is not None and constraint.finish is not None and not known:
+            if request.resumed:
+                generation.fail(
+                    ProgramError("resumed has tokens, and this request's output is empty.")
+                )
+                return
             generation.push(output.end_empty())
             generation.complete(output.output(len(prompt), 0, None))
             return
@@ -351,11 +355,11 @@ class Runtime:
         return self._tools.prompt(prompt, tools)
 
     def info(self) -> BackendInfo:
-        """The model's name, its context length, and what marks its reasoning."""
+        """The model's name, what fits its context and the KV pool, what marks its reasoning."""
         marks = (self.tokenizer.whole("<think>"), self.tokenizer.whole("</think>"))
         return BackendInfo(
             self._opened.name,
-            self._opened.model.shape.max_positions,
+            min(self._opened.model.shape.max_positions, self._kv_tokens),
             thinking=None if None in marks else marks,  # type: ignore[arg-type]
         )
 
@@ -441,11 +445,14 @@ class Runtime:
             )
         return ids
 
-    def _check_ids(self, params: SamplingParams) -> None:
+    def _check_ids(self, request: Request) -> None:
         """Refuse token ids that the model does not have."""
+        params = request.params
         highest = self._opened.tokenizer.vocab_size - 1
         for token in params.stop_token_ids:
             limits.integer("stop_token_ids: token id", token, 0, highest)
+        for token in request.resumed:
+            limits.integer("resumed: token id", token, 0, highest)
         for token, _ in params.logit_bias:
             limits.integer("logit_bias: token id", token, 0, highest)
 

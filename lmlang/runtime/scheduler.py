@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lmlang.runtime.cache.manager import CacheManager
-from lmlang.runtime.drafting import Drafter
+from lmlang.runtime.drafting import Drafter, received
 from lmlang.runtime.policy import Waiting
 from lmlang.runtime.runs import Runs
 from lmlang.runtime.samples import Samples
@@ -316,9 +316,11 @@ class Scheduler:
 
     def _decode_row(self, sequence: Sequence, budget: int) -> Row:
         """A decode row, with a draft as far as slots and the budget allow it."""
-        if self._drafter is None or budget <= 0:
-            return Row(sequence, 1)
         assert sequence.lease is not None
         room = min(budget // len(self.running), sequence.lease.capacity - sequence.computed - 1)
-        draft = self._drafter.draft(sequence, room)
+        if room <= 0:
+            return Row(sequence, 1)
+        draft = received(sequence, room)
+        if not draft and self._drafter is not None:
+            draft = self._drafter.draft(sequence, room)
         return Row(sequence, 1 + len(draft), draft)
