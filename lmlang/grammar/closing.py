@@ -19,10 +19,12 @@ from lmlang.grammar.vocabulary import Vocabulary
 
 Tokens: TypeAlias = tuple[int, ...]
 
-MAX_TRIED = 4_096
-"""Bytes of the completions that are looked at for one with fewer tokens: some milliseconds."""
-MAX_TRIED_TO_SPELL = 1 << 18
+MAX_TRIED = 2_048
+"""What may be spent on looking for fewer tokens: some milliseconds."""
+MAX_TRIED_TO_SPELL = 1 << 16
 """The same where the vocabulary lacks bytes."""
+AT_A_PLACE, AT_A_TRY = 2, 8
+"""What is spent on looking at a place of a completion, and on trying another one."""
 WIDE = 80
 """Where more bytes than this may follow, one is as good as the other."""
 NONE = 1 << 30
@@ -54,6 +56,7 @@ class Closings:
     def __init__(self, vocabulary: Vocabulary, automaton: Automaton) -> None:
         self._vocabulary = vocabulary
         self._automaton = automaton
+        self._last: Spelled | None = None
         self._single = bytes(b for b in range(256) if vocabulary.byte_ids[b] >= 0)
 
     def tokens(self, state: State) -> Tokens:
@@ -84,7 +87,7 @@ class Closings:
         if known is not None:
             return known
         data = self._automaton.completion(state)
-        tokens, reached = self._spelled(data)
+        tokens, reached = self._fewest(data)
         state.closing = found = _Closing(tokens, False, data[reached : reached + 4])
         return found if tokens is not None else self._search(state)
 
@@ -97,12 +100,13 @@ class Closings:
         best = closing.tokens
         left = MAX_TRIED if best is not None else MAX_TRIED_TO_SPELL
         data = self._automaton.completion(state)
-        reached = self._spelled(data)[1]
+        reached = self._fewest(data)[1]
         open_ = [(len(best) if best is not None else NONE, len(data), data, 0, reached)]
         while open_ and left > 0 and (best is None or len(best) > 1):
             _, _, data, first, reached = heapq.heappop(open_)
             here = self._automaton.run(state, data[:first])
             for at in range(first, min(len(data), reached + 1)):
+                left -= AT_A_PLACE
                 if left <= 0:
                     break
                 assert here is not None, "completions are possible"
@@ -113,34 +117,40 @@ class Closings:
                     other = self._automaton.push(here, byte)
                     assert other is not None, "what follows leads somewhere"
                     whole = data[:at] + bytes([byte]) + self._automaton.completion(other)
-                    tokens, reach = self._spelled(whole)
+                    tokens, reach = self._fewest(whole)
                     count = NONE if tokens is None else len(tokens)
                     heapq.heappush(open_, (count, len(whole), whole, at + 1, reach))
                     if tokens is not None and (best is None or count < len(best)):
                         best = tokens
-                    left -= len(whole)
+                    left -= AT_A_TRY + len(whole) // 16
                 here = self._automaton.push(here, data[at])
-        state.closing = found = _Closing(best, True, closing.stuck)
+        state.closing = found = _Closing(self._own(best), True, closing.stuck)
         return found
 
-    def _spelled(self, data: bytes) -> tuple[Tokens | None, int]:
-        """Bytes as tokens, the tokenizer's own if they are no more than need be.
+    def _fewest(self, data: bytes) -> tuple[Tokens | None, int]:
+        """Bytes as the fewest tokens, from what is known of others that end alike.
 
         Returns:
             The tokens, None where they cannot be spelled; and how many of the bytes can.
         """
-        tokens, reached = fewest_tokens(self._vocabulary.trie, data)
-        if tokens is None or len(tokens) < 2:
-            return tokens, reached
-        try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            return tokens, reached
-        own = tuple(self._vocabulary.encode(text))
+        spelled = Spelled(self._vocabulary.trie, data, self._last)
+        self._last = spelled
+        tokens = spelled.tokens()
+        return tokens, len(data) if tokens is not None else _reach(self._vocabulary.trie, data)
+
+    def _own(self, tokens: Tokens | None) -> Tokens | None:
+        """The tokenizer's own tokens for the same bytes, if they are no more."""
         pieces = self._vocabulary.pieces
+        if tokens is None or len(tokens) < 2:
+            return tokens
+        data = b"".join([pieces[index] for index in tokens])
+        try:
+            own = tuple(self._vocabulary.encode(data.decode()))
+        except UnicodeDecodeError:
+            return tokens
         if len(own) <= len(tokens) and b"".join([pieces[index] for index in own]) == data:
-            return own, reached
-        return tokens, reached
+            return own
+        return tokens
 
     def _dead_end(self, stuck: bytes) -> GrammarDeadEnd:
         missing = bytes(b for b in stuck[:1] if b in self._vocabulary.missing_bytes)
@@ -151,33 +161,61 @@ class Closings:
         )
 
 
-def fewest_tokens(trie: TokenTrie, data: bytes) -> tuple[Tokens | None, int]:
-    """The fewest tokens whose bytes are these; of equally few, long ones first.
+class Spelled:
+    """Bytes as the fewest tokens; of equally few, long ones first.
 
-    Returns:
-        The tokens, None where there are none; and the longest beginning that tokens can spell.
+    Args:
+        trie: The tokens.
+        data: The bytes.
+        other: What is known of other bytes; what these end with alike is taken from there.
     """
-    labels, starts, id_at = trie.labels, trie.starts, trie.id_at
-    length = len(data)
-    counts = [NONE] * length + [0]
-    ways = [(-1, 0)] * length  # the token that comes first, and where it ends
-    for begin in range(length - 1, -1, -1):
-        node, best = 0, NONE
-        for end in range(begin, length):
-            node = labels.find(data[end], starts[node], starts[node + 1])
-            if node < 0:
-                break
-            if id_at[node] >= 0 and counts[end + 1] + 1 <= best:
-                best = counts[end + 1] + 1
-                ways[begin] = (id_at[node], end + 1)
-        counts[begin] = best
-    if counts[0] >= NONE:
-        return None, _reach(trie, data)
-    found, at = [], 0
-    while at < length:
-        index, at = ways[at]
-        found.append(index)
-    return tuple(found), length
+
+    def __init__(self, trie: TokenTrie, data: bytes, other: Spelled | None = None) -> None:
+        labels, starts, id_at = trie.labels, trie.starts, trie.id_at
+        shared = 0 if other is None else _shared_end(data, other.data)
+        length, fresh = len(data), len(data) - shared
+        self.data: bytes = data
+        self._counts = [NONE] * fresh  # of the tokens from each place to the end
+        self._ways = [(-1, 0)] * fresh  # the token that comes first, and its length
+        if other is None:
+            self._counts.append(0)
+        else:
+            self._counts += other._counts[len(other.data) - shared :]
+            self._ways += other._ways[len(other.data) - shared :]
+        counts = self._counts
+        for begin in range(fresh - 1, -1, -1):
+            node, best = 0, NONE
+            for end in range(begin, length):
+                node = labels.find(data[end], starts[node], starts[node + 1])
+                if node < 0:
+                    break
+                if id_at[node] >= 0 and counts[end + 1] + 1 <= best:
+                    best = counts[end + 1] + 1
+                    self._ways[begin] = (id_at[node], end + 1 - begin)
+            counts[begin] = best
+
+    def tokens(self) -> Tokens | None:
+        """The tokens; None where there are none."""
+        if self._counts[0] >= NONE:
+            return None
+        found, at = [], 0
+        while at < len(self.data):
+            index, size = self._ways[at]
+            found.append(index)
+            at += size
+        return tuple(found)
+
+
+def _shared_end(one: bytes, other: bytes) -> int:
+    """How many bytes both end with."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[len(one) - middle :] == other[len(other) - middle :]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _reach(trie: TokenTrie, data: bytes) -> int:

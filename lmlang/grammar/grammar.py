@@ -128,8 +128,7 @@ class Grammar:
 
     def _drawn(self, matcher: GrammarMatcher, draws: random.Random, budget: int) -> int | None:
         """Take one random token that leaves an output within the budget; None for none."""
-        completion = matcher.completion()
-        if completion and draws.random() < CLOSING_SHARE:
+        if draws.random() < CLOSING_SHARE and (completion := matcher.completion()):
             matcher.accept_token(completion[0])
             if matcher.fits(budget):
                 return completion[0]

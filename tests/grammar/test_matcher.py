@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmlang.errors import BudgetExceeded, GrammarDeadEnd, ProgramError
+from lmlang.grammar.closing import Spelled
 from lmlang.grammar.matcher import GrammarMatcher
 from tests.grammar.byte_sets import grammar_of, vocabulary_of
 
@@ -107,6 +108,15 @@ def test_the_fewest_tokens_are_found(texts: set[bytes]) -> None:
     assert grammar.min_tokens() == min(fewest(text) for text in texts)
     assert grammar.matcher().fits(grammar.min_tokens())
     assert not grammar.min_tokens() or not grammar.matcher().fits(grammar.min_tokens() - 1)
+
+
+@given(st.lists(st.text("abc", max_size=9).map(str.encode), min_size=1, max_size=6))
+def test_what_ends_alike_is_spelled_once_and_as_if_it_were_alone(texts: list[bytes]) -> None:
+    trie = vocabulary_of([b"a", b"b", b"ab", b"ba", b"aac", b"cab"]).trie
+    before: Spelled | None = None
+    for data in texts:
+        before = Spelled(trie, data, before)
+        assert before.tokens() == Spelled(trie, data).tokens()
 
 
 @given(TEXTS, st.integers(0, 1 << 30))
