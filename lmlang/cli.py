@@ -1,13 +1,35 @@
-"""The command line: ``lmlang demo`` and ``lmlang fetch-model``."""
+"""The command line: ``lmlang demo``, ``lmlang serve`` and ``lmlang fetch-model``."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 
 from lmlang import __version__
-from lmlang.errors import LMLangError
+from lmlang.errors import LMLangError, ProgramError
+
+SERVE = """\
+Serve one model over HTTP: to programs of lmlang (lm.connect), to clients of OpenAI's interface
+(/v1/chat/completions, /v1/completions) and to SGLang's own frontend (/generate).
+
+  lmlang serve                                  the embedded model, for this machine alone
+  lmlang serve --model ./model.gguf --port 8000
+  lmlang serve --host 0.0.0.0 --api-key-file keys.txt
+
+Without keys, only this machine can ask. Keys are read from files (one key a line, chmod 600) or
+from the variables LMLANG_API_KEYS and LMLANG_ADMIN_KEYS, never from the command line, which other
+users of a machine can see. Each key has a cache of its own; only an administrator's key opens
+/metrics, /flush_cache, /abort_request and /server_info. SIGTERM and Ctrl-C let what is under way
+end; a second one ends at once. The log is one line of JSON for each request, without prompts.
+"""
+MODEL = ("model", "revision", "offline", "dtype", "chat_template")
+ENGINE = ("kv_tokens", "memory_fraction", "host_kv_gb", "max_batch_tokens", "max_running")
+ENGINE_WORDS = ("policy", "speculative", "deterministic", "heartbeat")
+LIMITS = ("max_requests", "max_body", "max_samples", "max_batch")
+TIMES = ("request_timeout", "drain_timeout")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,22 +40,157 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"lmlang {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("demo", help="run four short programs and show what the runtime did")
+    serve = commands.add_parser(
+        "serve",
+        help="serve a model over HTTP",
+        description=SERVE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_serve_options(serve)
     commands.add_parser(
         "fetch-model", help="bring the embedded model (98 MB, by pip) into the cache folder"
     )
-    command = parser.parse_args(arguments).command
+    options = parser.parse_args(arguments)
     try:
-        if command == "demo":
+        if options.command == "demo":
             from lmlang.demo import run_demo
 
             run_demo(print)
+        elif options.command == "serve":
+            return _serve(options)
         else:
             from lmlang.runtime.models.fetch import fetch_embedded_model
 
             print(fetch_embedded_model())
     except LMLangError as error:
-        print(f"lmlang {command}: {error}", file=sys.stderr)
+        print(f"lmlang {options.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
+    return 0
+
+
+def _add_serve_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``lmlang serve``; what is not given keeps the default of its own place."""
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="a .gguf file, a folder, or a name on the Hugging Face hub; the embedded "
+        "SmolLM2-135M-Instruct without it",
+    )
+    model.add_argument("--name", metavar="NAME", help="what clients call the model")
+    model.add_argument("--revision", metavar="REVISION", help="of a model on the hub")
+    model.add_argument("--offline", action="store_true", default=None, help="use the cache alone")
+    model.add_argument("--dtype", metavar="TYPE", help="float32, bfloat16 or float16")
+    model.add_argument(
+        "--chat-template", metavar="TEMPLATE", help="a name such as chatml, or a file in Jinja"
+    )
+
+    address = parser.add_argument_group("address and keys")
+    address.add_argument("--host", metavar="ADDRESS", help="to listen on; 127.0.0.1 without it")
+    address.add_argument(
+        "--port", type=int, metavar="PORT", help="30000 without it; 0 for any that is free"
+    )
+    address.add_argument("--api-key-file", metavar="FILE", help="keys of users")
+    address.add_argument("--admin-key-file", metavar="FILE", help="keys of administrators")
+    address.add_argument(
+        "--insecure",
+        action="store_true",
+        help="let everyone in who reaches the address, without any key",
+    )
+    address.add_argument(
+        "--cors",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="a web page's origin that may ask, as https://example.org; may be repeated",
+    )
+
+    engine = parser.add_argument_group("engine")
+    engine.add_argument("--kv-tokens", type=int, metavar="N", help="slots of the KV pool")
+    engine.add_argument(
+        "--memory-fraction", type=float, metavar="F", help="of the free memory, for the KV pool"
+    )
+    engine.add_argument(
+        "--host-kv-gb", type=float, metavar="GIB", help="of main memory for evicted prefixes"
+    )
+    engine.add_argument(
+        "--max-batch-tokens", type=int, metavar="N", help="tokens that one step computes at most"
+    )
+    engine.add_argument("--max-running", type=int, metavar="N", help="sequences that run at a time")
+    engine.add_argument(
+        "--policy", metavar="POLICY", help="program, fcfs, lpm, dfs, priority or mlq"
+    )
+    engine.add_argument("--speculative", metavar="KIND", help="ngram")
+    engine.add_argument(
+        "--deterministic", action="store_true", default=None, help="the same bits in any batch"
+    )
+    engine.add_argument(
+        "--heartbeat", type=float, metavar="S", help="seconds that one step may take"
+    )
+
+    limits = parser.add_argument_group("limits")
+    limits.add_argument(
+        "--max-requests",
+        type=int,
+        metavar="N",
+        help="generations under way at a time, waiting ones included; 1024 without it",
+    )
+    limits.add_argument("--max-body", type=int, metavar="BYTES", help="of a request; 4 MiB")
+    limits.add_argument("--max-samples", type=int, metavar="N", help="of one prompt; 16")
+    limits.add_argument("--max-batch", type=int, metavar="N", help="prompts of one request; 64")
+    limits.add_argument("--request-timeout", type=float, metavar="S", help="600 seconds")
+    limits.add_argument(
+        "--drain-timeout", type=float, metavar="S", help="for what is under way at the end; 30"
+    )
+
+
+def _serve(options: argparse.Namespace) -> int:
+    """Serve until a signal ends it."""
+    missing = [
+        name
+        for name in ("fastapi", "uvicorn", "h11", "prometheus_client")
+        if importlib.util.find_spec(name) is None
+    ]
+    if missing:
+        raise ProgramError(
+            f"the server needs packages that are not installed ({', '.join(missing)}): "
+            'pip install "lmlang[server]".'
+        )
+    from lmlang.server import logs
+    from lmlang.server.app import make_app
+    from lmlang.server.config import (
+        ADMIN_KEYS_VARIABLE,
+        KEYS_VARIABLE,
+        ServerConfig,
+        keys_of_environment,
+        keys_of_file,
+    )
+    from lmlang.server.lifecycle import bind, serve
+
+    given = vars(options)
+
+    def chosen(*names: str) -> dict[str, object]:
+        return {name: given[name] for name in names if given[name] is not None}
+
+    def keys(file: str | None, variable: str) -> tuple[str, ...]:
+        known = keys_of_environment(variable, os.environ)
+        return tuple(dict.fromkeys((*known, *(keys_of_file(file) if file else ()))))
+
+    config = ServerConfig(
+        keys=keys(options.api_key_file, KEYS_VARIABLE),
+        admin_keys=keys(options.admin_key_file, ADMIN_KEYS_VARIABLE),
+        insecure=options.insecure,
+        cors=tuple(options.cors),
+        **chosen("host", "port", "name", *LIMITS, *TIMES),  # type: ignore[arg-type]
+    )
+    logs.set_up()
+    from lmlang.runtime.local import Runtime
+
+    with bind(config) as listener:
+        parameters = chosen(*MODEL, *ENGINE, *ENGINE_WORDS)
+        with Runtime(**parameters, max_queued=config.max_requests) as runtime:  # type: ignore[arg-type]
+            logs.told("loaded", model=runtime.info().model)
+            serve(make_app(runtime, config), listener)
     return 0

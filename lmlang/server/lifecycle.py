@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from lmlang.errors import ProgramError, quote
 from lmlang.server import logs
 from lmlang.server.config import ServerConfig
 from lmlang.server.context import Server
@@ -101,9 +103,38 @@ class ServerProcess(uvicorn.Server):
             await asyncio.sleep(POLL)
 
 
-def serve(app: FastAPI) -> None:
-    """Serve until a signal ends it; the backend is still to be closed then."""
+def bind(config: ServerConfig) -> socket.socket:
+    """A socket at the address, which does not listen yet.
+
+    Raises:
+        ProgramError: There is no such address, or somebody else has it.
+    """
+    try:
+        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ProgramError(f"host={quote(config.host)} is no address: {error.strerror}.") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise ProgramError(
+            f"port={config.port} of {config.host} cannot be had ({error.strerror}): choose another."
+        ) from None
+    return listener
+
+
+def serve(app: FastAPI, listener: socket.socket) -> None:
+    """Serve until a signal ends it; the backend is still to be closed then.
+
+    Args:
+        app: Made by `make_app`.
+        listener: Made by `bind`.
+    """
     process = ServerProcess(app)
     with suppress(KeyboardInterrupt):
-        process.run()
+        process.run(sockets=[listener])
     app.state.server.desk.close()
