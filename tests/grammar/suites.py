@@ -89,13 +89,13 @@ def _loaded(name: str) -> list[dict[str, Any]]:
     return exactly(path.read_text())  # type: ignore[no-any-return]
 
 
-def _dumped(value: Any) -> str:
+def dumped(value: Any) -> str:
     """JSON text of a value with exact numbers."""
     if isinstance(value, dict):
-        parts = [f"{json.dumps(key)}: {_dumped(item)}" for key, item in value.items()]
+        parts = [f"{json.dumps(key)}: {dumped(item)}" for key, item in value.items()]
         return f"{{{', '.join(parts)}}}"
     if isinstance(value, list):
-        return f"[{', '.join(map(_dumped, value))}]"
+        return f"[{', '.join(map(dumped, value))}]"
     return format(value, "f") if isinstance(value, Decimal) else json.dumps(value)
 
 
@@ -117,7 +117,7 @@ def suite(kind: str) -> tuple[Group, ...]:
             schema = {"$schema": DRAFT_7, **schema}
         name = f"{number_} {group['draft']} {group['kw']}: {group['desc']}"
         tests = tuple((test["data"], test["valid"]) for test in group["tests"])
-        found.append(Group(name, group["kw"], _dumped(schema), tests))
+        found.append(Group(name, group["kw"], dumped(schema), tests))
     return tuple(found)
 
 
@@ -128,7 +128,7 @@ def bench() -> tuple[Group, ...]:
         Group(
             group["id"],
             group["set"],
-            _dumped(group["schema"]),
+            dumped(group["schema"]),
             tuple((test["data"], test["valid"]) for test in group["tests"]),
         )
         for group in _loaded("jsonschemabench_sample.json")
@@ -158,9 +158,9 @@ def judge(group: Group) -> Verdict:
     for instance, valid in group.tests:
         accepted = accepts(automaton, instance, group.schema)
         if accepted and not valid:
-            return Verdict("invalid accepted", _dumped(instance))
+            return Verdict("invalid accepted", dumped(instance))
         if valid and not accepted and rejected is None:
-            rejected = _dumped(instance)
+            rejected = dumped(instance)
     return Verdict("right") if rejected is None else Verdict("valid rejected", rejected)
 
 
