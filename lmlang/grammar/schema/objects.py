@@ -146,7 +146,14 @@ class Objects:
             literals = read.of(key)
             if (len(literals) > 1 or FALSE in literals) and nothing_fits(frozenset(literals)):
                 return None
-        return demands
+        idle = [
+            ("=", key, literal)
+            for key, literals in read.values.items()
+            if len(literals) > 1
+            for literal in literals
+            if literal & 1 and self._is_implied(literal, literals)
+        ]
+        return demands.difference(idle) if idle else demands
 
     def shape(
         self,
@@ -181,6 +188,13 @@ class Objects:
                 Some(keys.language(), node(frozenset({literal} - {TRUE})))
                 for keys, literal in sorted(read.some, key=lambda item: item[1])
             ),
+        )
+
+    def _is_implied(self, negated: Literal, literals: set[Literal]) -> bool:
+        """Whether what meets one of some literals surely meets a negated one."""
+        return any(
+            not literal & 1 and self._around.nothing_fits(frozenset({literal, negated ^ 1}))
+            for literal in literals
         )
 
     def _others(
