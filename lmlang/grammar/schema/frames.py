@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from lmlang.grammar.automaton import LEAVE, Content
 from lmlang.grammar.language import Language
@@ -311,8 +312,7 @@ def shortest_of(shape: Shape, of: Of, style: Style, graph: Graph) -> bytes | Non
     if isinstance(shape, Word):
         return shape.text
     if isinstance(shape, String):
-        text = shape.language.shortest()
-        return None if text is None else b'"%b"' % spell_text(text)
+        return _shortest_string(shape.language)
     if isinstance(shape, Number):
         return shape.numbers.shortest()
     layout = Layout.of(style)
@@ -346,6 +346,16 @@ def shortest_of(shape: Shape, of: Of, style: Style, graph: Graph) -> bytes | Non
     if len(found) > MAX_TEXT:
         raise too_long()
     return found
+
+
+_shortest: WeakKeyDictionary[Language, bytes | None] = WeakKeyDictionary()
+
+
+def _shortest_string(language: Language) -> bytes | None:
+    if language not in _shortest:
+        text = language.shortest()
+        _shortest[language] = None if text is None else b'"%b"' % spell_text(text)
+    return _shortest.get(language)
 
 
 def goals(shape: Shape, graph: Graph) -> tuple[Node, ...]:
