@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -18,6 +20,7 @@ class Caller:
         error: The class of the error that it ended with, "" where it did not.
         prompt_tokens: Of all its generations.
         generated_tokens: Likewise.
+        stream: What its answer is made of, if that is a stream; closed when the request is over.
     """
 
     request_id: str
@@ -27,3 +30,4 @@ class Caller:
     error: str = ""
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    stream: AsyncGenerator[Any, None] | None = None

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import Response
 
-from lmlang.errors import DeadlineExceeded
+from lmlang.errors import DeadlineExceeded, LMLangError, fresh
 from lmlang.protocol import Backend, BackendInfo, Request, ScoreRequest, Scores
 from lmlang.server.bodies import json_body
 from lmlang.server.caller import Caller
@@ -20,6 +20,7 @@ from lmlang.server.config import ServerConfig
 from lmlang.server.desk import Desk, owned_tag, within
 from lmlang.server.metrics import Metrics
 from lmlang.server.stream import Work, stream_of
+from lmlang.wire import dumps
 
 T = TypeVar("T")
 
@@ -86,6 +87,11 @@ class Server:
         """
         return Work(self.desk, self.caller(http), requests, name)
 
+    async def json(self, make: Callable[[], Any]) -> Response:
+        """The answer of a JSON value that a function makes; made and written on a thread."""
+        text = await self.pooled(lambda: dumps(make()))
+        return Response(text, media_type="application/json")
+
     async def stream(self, http: HTTPRequest, values: AsyncIterator[Any]) -> Response:
         """Server-sent events of the JSON values of an async generator, and ``[DONE]``.
 
@@ -103,14 +109,41 @@ class Server:
             namespace=within(caller.tenant, request.namespace),
             tag=owned_tag(request.tag, caller),
         )
-        self.desk.enter(None, 1)
+        scoring = _Scoring(caller)
+        self.desk.enter(scoring, 1)
         try:
             future: Future[Scores] = await self.pooled(self.backend.score, request)
-            seconds = self.config.request_timeout
-            return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+            return await scoring.wait(future, self.config.request_timeout)
+        finally:
+            self.desk.leave(scoring, 1)
+
+
+class _Scoring:
+    """One select under way; the event loop's own."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.tenant, self.name = caller.tenant, caller.request_id
+        self._reason: LMLangError | None = None
+        self._waiting: asyncio.Future[Scores] | None = None
+
+    def end(self, reason: LMLangError) -> None:
+        """End it; whoever reads gets the reason."""
+        self._reason = self._reason or reason
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def wait(self, future: Future[Scores], seconds: float) -> Scores:
+        """The scores; where nobody waits any more, the backend drops them."""
+        self._waiting = asyncio.wrap_future(future)
+        if self._reason is not None:
+            self._waiting.cancel()
+        try:
+            return await asyncio.wait_for(self._waiting, seconds)
         except asyncio.TimeoutError:
             raise DeadlineExceeded(
                 f"the scores were not there within the server's {seconds:g} s: ask for fewer."
             ) from None
-        finally:
-            self.desk.leave(None, 1)
+        except asyncio.CancelledError:
+            if self._reason is None:
+                raise
+            raise fresh(self._reason) from None

@@ -63,22 +63,20 @@ class Desk:
             raise Refusal(503, "the server is shutting down: ask another one, or later.")
         self._check_places(1)
 
-    def enter(self, work: Endable | None, count: int) -> None:
+    def enter(self, work: Endable, count: int) -> None:
         """Take places for generations; QueueFull where there are not so many."""
         self.check_open()
         self._check_places(count)
         self.under_way += count
-        if work is not None:
-            self._works.setdefault((work.tenant, work.name), set()).add(work)
+        self._works.setdefault((work.tenant, work.name), set()).add(work)
 
-    def leave(self, work: Endable | None, count: int) -> None:
+    def leave(self, work: Endable, count: int) -> None:
         """Give the places back."""
         self.under_way -= count
-        if work is not None:
-            same = self._works[work.tenant, work.name]
-            same.discard(work)
-            if not same:
-                del self._works[work.tenant, work.name]
+        same = self._works[work.tenant, work.name]
+        same.discard(work)
+        if not same:
+            del self._works[work.tenant, work.name]
 
     def abort(self, name: str, *, tenant: str | None = None) -> int:
         """End the work of this name; how many there were.

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lmlang.errors import LMLangError
 from lmlang.server import logs
-from lmlang.server.auth import Access, verdict
+from lmlang.server.auth import OPEN_PATHS, Access, verdict
 from lmlang.server.caller import Caller
 from lmlang.server.refusals import CLIENT_CLOSED, Refusal, answer_to
 
@@ -91,6 +91,9 @@ class Door:
                 logs.failed("failed", error, request=caller.request_id)
             if not connection.status:
                 await answer_to(path, error)(scope, connection.receive, connection.send)
+        finally:
+            if caller.stream is not None:
+                await caller.stream.aclose()
 
 
 class _Connection:
@@ -148,6 +151,8 @@ def _name(scope: Scope) -> str:
 def _tell(scope: Scope, caller: Caller, status: int) -> None:
     """One line of the log: the route, not the path, which may hold anything."""
     route = getattr(scope.get("route"), "path", "-")
+    if route in OPEN_PATHS and status == 200:
+        return  # asked every few seconds
     logs.told(
         "request",
         request=caller.request_id,

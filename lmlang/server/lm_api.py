@@ -12,7 +12,7 @@ GET  /lm/info       what the backend says of itself
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from lmlang import wire
 from lmlang.errors import DeadlineExceeded, ProgramError
 from lmlang.grammar.grammar import Grammar
-from lmlang.protocol import Request, RunAware, SamplingParams
+from lmlang.protocol import Event, Request, RunAware, SamplingParams
 from lmlang.server.context import Server
 from lmlang.server.desk import within
 
@@ -37,10 +37,13 @@ def router(server: Server) -> APIRouter:
         """One generation, as a stream of its events with its output last."""
         request: Request = await _read(server, http, wire.request_from_wire)
 
-        async def values() -> AsyncIterator[dict[str, Any]]:
+        async def values() -> AsyncGenerator[Any, None]:
             async with server.work(http, [request]) as work:
                 async for _, item in work.items():
-                    yield wire.to_wire(item)
+                    if isinstance(item, Event):
+                        yield wire.to_wire(item)
+                    else:  # an output may be large
+                        yield await server.pooled(_written, item)
 
         return await server.stream(http, values())
 
@@ -48,7 +51,8 @@ def router(server: Server) -> APIRouter:
     async def score(http: HTTPRequest) -> Response:
         """Scores of the choices of a select."""
         request = await _read(server, http, wire.score_request_from_wire)
-        return JSONResponse(wire.to_wire(await server.score(http, request)))
+        scores = await server.score(http, request)
+        return await server.json(lambda: wire.to_wire(scores))
 
     @routes.post("/prefill", openapi_extra=_takes("A prompt of the wire."))
     async def prefill(http: HTTPRequest) -> Response:
@@ -62,19 +66,19 @@ def router(server: Server) -> APIRouter:
     async def render(http: HTTPRequest) -> Response:
         """The text of a prompt, as the model reads it."""
         prompt = await _read(server, http, wire.prompt_from_wire)
-        return JSONResponse(wire.text_to_wire(await server.pooled(server.backend.render, prompt)))
+        return await server.json(lambda: wire.text_to_wire(server.backend.render(prompt)))
 
     @routes.post("/encode", openapi_extra=_takes("A prompt of the wire."))
     async def encode(http: HTTPRequest) -> Response:
         """The token ids of a prompt."""
         prompt = await _read(server, http, wire.prompt_from_wire)
-        return JSONResponse(wire.ids_to_wire(await server.pooled(server.backend.encode, prompt)))
+        return await server.json(lambda: wire.ids_to_wire(server.backend.encode(prompt)))
 
     @routes.post("/decode", openapi_extra=_takes('Token ids: {"ids": […]}.'))
     async def decode(http: HTTPRequest) -> Response:
         """The text of token ids."""
         ids = await _read(server, http, wire.ids_from_wire)
-        return JSONResponse(wire.text_to_wire(await server.pooled(server.backend.decode, ids)))
+        return await server.json(lambda: wire.text_to_wire(server.backend.decode(ids)))
 
     @routes.post("/inspect", openapi_extra=_takes("A constraint of the wire."))
     async def inspect(http: HTTPRequest) -> Response:
@@ -127,6 +131,10 @@ async def _compiled(server: Server, spec: Any) -> Grammar:
         return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
     except asyncio.TimeoutError:
         raise DeadlineExceeded(f"the constraint was not compiled within {seconds:g} s.") from None
+
+
+def _written(item: object) -> str:
+    return wire.dumps(wire.to_wire(item))
 
 
 def _takes(text: str) -> dict[str, Any]:

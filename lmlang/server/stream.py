@@ -10,11 +10,11 @@ on. Whoever drops the connection cancels the route's task, and so leaves it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import Response
@@ -198,25 +198,17 @@ class EventStream(Response):
         self._first = first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all values; at the end, and where the client is gone, the route's block is left."""
+        """Send all values."""
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
+        await _send(send, framed(self._first))
         try:
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": self.status_code,
-                    "headers": self.raw_headers,
-                }
-            )
-            await _send(send, framed(self._first))
-            try:
-                async for value in self._values:
-                    await _send(send, framed(value))
-            except Exception as error:
-                _note(scope, error)
-                await _send(send, framed(error_body(self._path, error)))
-            await send({"type": "http.response.body", "body": DONE, "more_body": False})
-        finally:
-            await self._values.aclose()  # type: ignore[attr-defined]
+            async for value in self._values:
+                await _send(send, framed(value))
+        except Exception as error:
+            _note(scope, error)
+            await _send(send, framed(error_body(self._path, error)))
+        await send({"type": "http.response.body", "body": DONE, "more_body": False})
 
 
 async def stream_of(http: HTTPRequest, values: AsyncIterator[Any]) -> Response:
@@ -226,12 +218,9 @@ async def stream_of(http: HTTPRequest, values: AsyncIterator[Any]) -> Response:
         http: The request.
         values: An async generator that holds its `Work` open while it runs.
     """
-    try:
-        first = await anext_of(values)
-    except BaseException:
-        await values.aclose()  # type: ignore[attr-defined]
-        raise
-    return EventStream(values, http.url.path, first)
+    caller: Caller = http.scope["caller"]
+    caller.stream = cast(AsyncGenerator[Any, None], values)  # which is to be closed, too
+    return EventStream(values, http.url.path, await anext_of(values))
 
 
 async def anext_of(values: AsyncIterator[Any]) -> Any:
