@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from lmlang import limits
 from lmlang.errors import (
+    MAX_USER_TEXT,
     BudgetExceeded,
     ConstraintError,
     ContextOverflow,
@@ -44,7 +45,7 @@ SETTLED: Mapping[str, tuple[object, ...]] = {
     "verbosity": ("medium",),
     "web_search_options": (),
 }
-"""Fields that would change the answer and are not available, with the values that change nothing."""
+"""Fields that would change the answer and are not available, and their values that would not."""
 
 MENDS: Mapping[str, str] = {
     "best_of": "ask for n answers and choose among them",
@@ -133,7 +134,7 @@ class Fields:
                     )
                 continue
             raise wrong(
-                self.path(name)[:limits.MAX_STOP_CHARACTERS],
+                self.path(name)[:MAX_USER_TEXT],
                 f"unknown parameter: {quote(self.path(name))}.",
                 "unknown_parameter",
             )

@@ -1,0 +1,264 @@
+"""Tools: how a prompt offers them, what a call must look like, and a call read back.
+
+    auto       text … <tool_call>            the model writes; the words that begin a call stop it
+                                {"name": …   and from there on the grammar of calls holds
+    required   {"name": …                    the grammar holds from the first token on
+
+So an answer is text, or text and then one call, and a call's arguments always follow the schema of
+their tool. One call is made at a time: ``parallel_tool_calls`` may be true, which allows more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lmlang.errors import LMLangError, quote
+from lmlang.grammar.spec import JsonSchema
+from lmlang.protocol import ToolForm
+from lmlang.server.openai_fields import Fields, kind, wrong
+
+MAX_TOOLS = 64
+"""Of one request."""
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+TEXT = """You can call these functions:
+{tools}
+To call one, write nothing but
+<tool_call>
+{{"name": "its name", "arguments": {{values by its parameters}}}}
+</tool_call>"""
+"""What a system turn says of tools where the model's chat template cannot."""
+RESULT = "<tool_response>\n{result}\n</tool_response>"
+"""A tool's result in a turn of the user, where the template cannot say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """How a call is written.
+
+    Args:
+        trigger: What begins a call in free text.
+        opening: What stands before its JSON.
+        closing: What stands behind it.
+        key: The field of the arguments, behind that of the name.
+    """
+
+    trigger: str
+    opening: str
+    closing: str
+    key: str
+
+    def written(self, name: str, arguments: str) -> str:
+        """A call as the model wrote it."""
+        return f"{self.opening}{self.head(name)}{arguments}}}{self.closing}"
+
+    def head(self, name: str) -> str:
+        """The JSON of a call up to its arguments."""
+        return f'{{"name": "{name}", "{self.key}": '
+
+
+FORMS: Mapping[ToolForm, CallForm] = {
+    "tagged": CallForm("<tool_call>", "<tool_call>\n", "\n</tool_call>", "arguments"),
+    "bare": CallForm('{"name":', "", "", "parameters"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call.
+
+    Args:
+        number: Its place in the request.
+        name: A plain word.
+        given: Its definition, as it was sent.
+        parameters: The schema of its arguments.
+    """
+
+    number: int
+    name: str
+    given: dict[str, Any]
+    parameters: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """Which tools a request offers, and whether one must be called.
+
+    Args:
+        tools: All that the prompt offers.
+        callable: Those that may be called.
+        mode: "none", "auto" or "required".
+    """
+
+    tools: tuple[Tool, ...] = ()
+    callable: tuple[Tool, ...] = ()
+    mode: Literal["none", "auto", "required"] = "none"
+
+    def listed(self) -> str:
+        """The tools as JSON, as a chat template takes them."""
+        return json.dumps([tool.given for tool in self.tools], ensure_ascii=False)
+
+    def text(self) -> str:
+        """What a system turn says of them."""
+        lines = [json.dumps(t.given["function"], ensure_ascii=False) for t in self.tools]
+        return TEXT.format(tools="\n".join(lines))
+
+    def constraint(self, form: CallForm) -> JsonSchema:
+        """What a call is: the name of a tool, and arguments that its schema accepts."""
+        calls = [
+            {
+                "type": "object",
+                "properties": {
+                    "name": {"const": tool.name},
+                    # a resource of its own, so that its references mean what they meant
+                    form.key: {"$id": f"lmlang:/tools/{tool.number}", **tool.parameters},
+                },
+                "required": ["name", form.key],
+                "additionalProperties": False,
+            }
+            for tool in self.callable
+        ]
+        return JsonSchema.of({"anyOf": calls})
+
+    def placed(self, message: str) -> str:
+        """A message about the constraint with the places of the request in it."""
+
+        def place(match: re.Match[str]) -> str:
+            return f"tools[{self.callable[int(match[1])].number}].function.parameters"
+
+        return re.sub(r"/anyOf/(\d+)/properties/(?:arguments|parameters)", place, message)
+
+
+def tool_use(fields: Fields) -> ToolUse:
+    """The tools of a request and the choice among them.
+
+    Raises:
+        Refusal: They are none, or ask for what there is not.
+    """
+    given = fields.listed("tools")
+    if len(given) > MAX_TOOLS:
+        raise wrong("tools", f"there are {len(given)} tools: at most {MAX_TOOLS} are allowed.")
+    tools = tuple([_tool(number, item) for number, item in enumerate(given)])
+    if len({tool.name for tool in tools}) < len(tools):
+        raise wrong("tools", "two tools have the same name: give each one of its own.")
+    fields.flag("parallel_tool_calls")
+    choice = fields.get("tool_choice")
+    if not tools:
+        if "tools" in fields:
+            raise wrong("tools", "tools is empty: leave it out, or give a tool.")
+        if choice is not None and choice != "none":
+            raise wrong("tool_choice", "tool_choice is for requests with tools: give some.")
+        return ToolUse()
+    if choice is None or choice == "auto":
+        return ToolUse(tools, tools, "auto")
+    if choice == "none":
+        return ToolUse()
+    if choice == "required":
+        return ToolUse(tools, tools, "required")
+    if not isinstance(choice, dict):
+        raise wrong(
+            "tool_choice",
+            'tool_choice must be "none", "auto", "required" or one function, not '
+            f"{quote(str(choice)[:40])}.",
+        )
+    name = _chosen(choice)
+    found = tuple([tool for tool in tools if tool.name == name])
+    if not found:
+        raise wrong("tool_choice", f"tool_choice names {quote(name)}, which is not in tools.")
+    return ToolUse(tools, found, "required")
+
+
+def _chosen(choice: dict[str, Any]) -> str:
+    held = Fields(choice, frozenset({"type", "function"}), "tool_choice")
+    if held.text("type") != "function":
+        raise wrong(
+            "tool_choice.type", f"tool_choice.type is {quote(held.text('type'))}: give function."
+        )
+    return Fields(held.need("function"), frozenset({"name"}), "tool_choice.function").text("name")
+
+
+def _tool(number: int, item: Any) -> Tool:
+    place = f"tools[{number}]"
+    held = Fields(item, frozenset({"type", "function"}), place)
+    if held.text("type") != "function":
+        raise wrong(
+            f"{place}.type",
+            f"{place}.type is {quote(held.text('type'))}: give function.",
+        )
+    known = frozenset({"name", "description", "parameters", "strict"})
+    function = Fields(held.need("function"), known, f"{place}.function")
+    name = function.text("name")
+    if not NAME.fullmatch(name):
+        raise wrong(
+            function.path("name"),
+            f"{function.path('name')} is {quote(name)}: use at most 64 letters, digits, '_', '-'.",
+        )
+    function.text("description", "")
+    function.flag("strict")  # arguments always follow their schema
+    parameters = function.get("parameters")
+    if parameters is None:
+        parameters = {"type": "object", "properties": {}, "additionalProperties": False}
+    if not isinstance(parameters, dict):
+        raise function.mistyped("parameters", "a JSON schema", parameters)
+    if parameters.get("type", "object") != "object":
+        raise wrong(
+            function.path("parameters"),
+            f"{function.path('parameters')} describes {kind(parameters.get('type'))}: arguments "
+            'are an object; give a schema of the type "object".',
+        )
+    return Tool(number, name, dict(item), {"type": "object", **parameters})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a tool, or a part of one.
+
+    Args:
+        name: The tool, in the first part.
+        arguments: JSON, or the next piece of it.
+    """
+
+    name: str | None
+    arguments: str
+
+
+class CallReader:
+    """Reads a call while it is written.
+
+    Args:
+        form: How it is written.
+        tools: What may be called.
+    """
+
+    def __init__(self, form: CallForm, tools: Iterable[Tool]) -> None:
+        self.id = f"call_{secrets.token_hex(12)}"
+        self._heads = {form.head(tool.name): tool.name for tool in tools}
+        self._text = ""
+        self._told: int | None = None
+
+    def add(self, text: str) -> Call | None:
+        """What more text tells of the call; None: nothing yet."""
+        self._text += text
+        name = None
+        if self._told is None:
+            found = [head for head in self._heads if self._text.startswith(head)]
+            if not found:
+                return None
+            name, self._told = self._heads[found[0]], len(found[0])
+        # The last character may be the one that closes the call.
+        end = max(self._told, len(self._text) - 1)
+        piece, self._told = self._text[self._told : end], end
+        return Call(name, piece) if piece or name is not None else None
+
+
+def about_tools(error: LMLangError, use: ToolUse) -> LMLangError:
+    """A refusal with the places of the request in its message."""
+    message = use.placed(str(error))
+    if message != str(error):
+        error.args = (message, *error.args[1:])
+    return error
