@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
 from itertools import combinations
 from typing import NamedTuple, TypeAlias
 
 from lmlang.errors import GrammarTooLarge, SchemaUnsupported
-from lmlang.grammar.budget import spend
 from lmlang.grammar.schema.shapes import Array, Node
 from lmlang.grammar.schema.style import Layout
-
-MAX_STEPS = 100_000
-"""Steps that are looked at for the shortest way to the end of one array or object."""
+from lmlang.grammar.schema.ways import MAX_STEPS, Ways
 
 MAX_DEMANDS = 6
 """Demands on some items, or some properties, that one array or object may have besides."""
@@ -70,7 +66,7 @@ class ArrayPlan:
         self._far = max(len(shape.prefix), shape.least)
         self._options: dict[Spot, tuple[Item, ...]] = {}
         self._items: dict[Spot, tuple[Item, ...]] = {}
-        self._ways: dict[Spot, tuple[int, Item | None] | None] = {}
+        self._ways = Ways(self.may_end, self._steps, "an array")
 
     def may_end(self, spot: Spot) -> bool:
         """Whether the array may end here."""
@@ -202,61 +198,17 @@ class ArrayPlan:
 
     def _way(self, spot: Spot) -> tuple[int, Item | None] | None:
         """The cost of the shortest way to an end, and its first step; None where there is none."""
-        if spot not in self._ways:
-            self._search(spot)
-        return self._ways[spot]
+        if self.shape.least - spot.at > MAX_STEPS:
+            raise self._ways.too_many()
+        if spot == self.start and self.shape.tallies and not self._can_be_met(spot):
+            return None
+        return self._ways.of(spot)
 
-    def _search(self, start: Spot) -> None:
-        """Find the shortest way by Dijkstra's algorithm, and keep it for all spots on it."""
-        if self.shape.least - start.at > MAX_STEPS:
-            raise too_many()
-        if not self._can_be_met(start):
-            self._ways[start] = None
-            return
-        tries: list[tuple[int, int, Spot]] = [(0, 0, start)]
-        came: dict[Spot, tuple[int, Spot, Item] | None] = {start: None}
-        costs, done, number = {start: 0}, set(), 0
-        while tries:
-            cost, _, spot = heappop(tries)
-            if spot in done:
-                continue
-            done.add(spot)
-            known = self._ways.get(spot, ())
-            if known is None:
-                continue
-            if known or self.may_end(spot):
-                total = known[0] if known else 0
-                if not known:
-                    self._ways[spot] = (0, None)
-                before = came[spot]
-                while before is not None:
-                    step, spot, item = before
-                    total += step
-                    self._ways[spot] = (total, item)
-                    before = came[spot]
-                return
-            spend()
-            if len(done) > MAX_STEPS:
-                raise too_many()
-            for item in self._all(spot):
-                text = self._of(item.node)
-                assert text is not None, "options have texts"
-                step = len(text) + 2
-                if cost + step < costs.get(item.then, cost + step + 1):
-                    number += 1
-                    costs[item.then] = cost + step
-                    came[item.then] = (step, spot, item)
-                    heappush(tries, (cost + step, number, item.then))
-        for spot in done:
-            self._ways[spot] = None
-
-
-def too_many() -> GrammarTooLarge:
-    """The error for an array that takes too long to fill."""
-    return GrammarTooLarge(
-        f"an array of the schema takes more than {MAX_STEPS:,} steps to fill: let it have fewer "
-        "items."
-    )
+    def _steps(self, spot: Spot) -> Iterator[tuple[int, Item, Spot]]:
+        for item in self._all(spot):
+            text = self._of(item.node)
+            assert text is not None, "options have texts"
+            yield len(text) + 2, item, item.then
 
 
 def check_demands(count: int, keyword: str) -> None:

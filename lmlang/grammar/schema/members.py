@@ -9,8 +9,9 @@ from typing import NamedTuple
 from lmlang.grammar.automaton import LEAVE, Content
 from lmlang.grammar.language import ANY
 from lmlang.grammar.schema.escape import can_leave, leaves_all, stays_open
+from lmlang.grammar.schema.keys import beginning, count
 from lmlang.grammar.schema.moves import Context, Goals, Move, Phase, Start, ended
-from lmlang.grammar.schema.object_plan import ObjectPlan, Spot, beginning, count
+from lmlang.grammar.schema.object_plan import ObjectPlan, Spot
 from lmlang.grammar.schema.shapes import Node
 from lmlang.grammar.tables import Spelling, TextTable, spelled
 

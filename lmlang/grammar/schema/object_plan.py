@@ -8,18 +8,15 @@ and all keys of one cell are alike but for their text.
 
 from __future__ import annotations
 
-import json
-from bisect import bisect_left
 from collections.abc import Iterator
-from heapq import heappop, heappush
 from typing import NamedTuple
 
-from lmlang.errors import GrammarTooLarge
-from lmlang.grammar.budget import spend
-from lmlang.grammar.language import Language, matching, of_texts
-from lmlang.grammar.schema.array_plan import MAX_STEPS, MAX_TEXT, Both, Of, subsets, too_long
+from lmlang.grammar.language import Language, of_texts
+from lmlang.grammar.schema.array_plan import MAX_TEXT, Both, Of, subsets, too_long
+from lmlang.grammar.schema.keys import above
 from lmlang.grammar.schema.shapes import Node, Object
 from lmlang.grammar.schema.style import Layout, spell_text
+from lmlang.grammar.schema.ways import Ways
 from lmlang.grammar.tables import Spelling, TextTable, spelled
 
 MANY = 4096
@@ -110,7 +107,7 @@ class ObjectPlan:
         self._values: dict[tuple[Spot, Node, int], tuple[Value, ...]] = {}
         self._keys: dict[Spot, tuple[bytes, ...]] = {}
         self._tables: dict[tuple[bytes, ...], TextTable] = {}
-        self._ways: dict[Spot, tuple[int, Step | None] | None] = {}
+        self._ways = Ways(self.may_end, self._steps, "an object")
         self._firsts: dict[int, list[bytes]] = {}
         self._above: dict[tuple[int, bytes], Language] = {}
         self._index = {key: number for number, key in enumerate(self.names)}
@@ -363,18 +360,17 @@ class ObjectPlan:
         """The cost of the shortest way to an end, and its first step; None where there is none."""
         if self.simple and spot.written:
             spot = spot._replace(written=frozenset())  # no other key is needed any more
-        if spot not in self._ways:
-            self._search(spot)
-        return self._ways[spot]
+        return self._ways.of(spot)
 
-    def _steps(self, spot: Spot) -> Iterator[tuple[int, Step]]:
+    def _steps(self, spot: Spot) -> Iterator[tuple[int, Step, Spot]]:
         """What may come next, with its bytes; a name that is not required may be passed over."""
         if spot.next < len(self.names):
             number = spot.next
             then, node, meets = self.by_key(spot, self.names[number])
             choices = [(self.names[number], then, node, meets)]
             if not self.shape.names[number].required:
-                yield 0, Step(None, 0, spot._replace(next=number + 1))
+                then = spot._replace(next=number + 1)
+                yield 0, Step(None, 0, then), then
         else:
             choices = []
             for number, cell in enumerate(self.cells):
@@ -392,72 +388,4 @@ class ObjectPlan:
             steps = [step for step in steps if step[1].then.open != spot.open]
             if plain and self._counts and spot.total < self.shape.least:
                 steps.append(min(plain, key=lambda step: step[0]))
-        yield from steps
-
-    def _search(self, start: Spot) -> None:
-        """Find the shortest way by Dijkstra's algorithm, and keep it for all spots on it."""
-        tries: list[tuple[int, int, Spot]] = [(0, 0, start)]
-        came: dict[Spot, tuple[int, Spot, Step] | None] = {start: None}
-        costs, done, number = {start: 0}, set[Spot](), 0
-        while tries:
-            cost, _, spot = heappop(tries)
-            if spot in done:
-                continue
-            done.add(spot)
-            known = self._ways.get(spot, ())
-            if known is None:
-                continue
-            if known or self.may_end(spot):
-                total = known[0] if known else 0
-                if not known:
-                    self._ways[spot] = (0, None)
-                before = came[spot]
-                while before is not None:
-                    size, spot, step = before
-                    total += size
-                    self._ways[spot] = (total, step)
-                    before = came[spot]
-                return
-            spend()
-            if len(done) > MAX_STEPS:
-                raise GrammarTooLarge(
-                    f"an object of the schema takes more than {MAX_STEPS:,} steps to fill: let it "
-                    "need fewer properties."
-                )
-            for size, step in self._steps(spot):
-                if cost + size < costs.get(step.then, cost + size + 1):
-                    number += 1
-                    costs[step.then] = cost + size
-                    came[step.then] = (size, spot, step)
-                    heappush(tries, (cost + size, number, step.then))
-        for spot in done:
-            self._ways[spot] = None
-
-
-def beginning(keys: tuple[bytes, ...], typed: bytes) -> Iterator[bytes]:
-    """Those of some keys in ascending order that begin so."""
-    at = bisect_left(keys, typed)
-    while at < len(keys) and keys[at].startswith(typed):
-        yield keys[at]
-        at += 1
-
-
-def count(keys: tuple[bytes, ...], typed: bytes) -> int:
-    """How many of some keys in ascending order begin so."""
-    return bisect_left(keys, typed + b"\xff") - bisect_left(keys, typed)
-
-
-def above(last: bytes) -> Language:
-    """All texts that come behind a spelled one, by code points."""
-    text: str = json.loads(b'"%b"' % last)
-    parts = [f"{_literal(text)}(?s:.+)"]
-    for index, character in enumerate(text):
-        code = ord(character)
-        if code < 0x10FFFF:
-            head = _literal(text[:index])
-            parts.append(rf"{head}[\U{code + 1:08x}-\U0010ffff](?s:.*)")
-    return matching("|".join(parts))
-
-
-def _literal(text: str) -> str:
-    return "".join(rf"\U{ord(character):08x}" for character in text)
+        yield from ((size, step, step.then) for size, step in steps)

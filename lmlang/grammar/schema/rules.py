@@ -10,9 +10,7 @@ its value ends. The stack is as deep as the output; there is no limit but that o
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
 
 from lmlang.grammar.automaton import Content, Leaving
 from lmlang.grammar.budget import spend
@@ -21,8 +19,8 @@ from lmlang.grammar.schema.frames import QUOTE, Plans, Strings
 from lmlang.grammar.schema.items import Items
 from lmlang.grammar.schema.levels import Level, Levels
 from lmlang.grammar.schema.members import Key
-from lmlang.grammar.schema.moves import Context, Goals, Move, Start
-from lmlang.grammar.schema.numerals import Texts
+from lmlang.grammar.schema.moves import Context, Goals, Start
+from lmlang.grammar.schema.places import Begun, End, Fork, Place, Where
 from lmlang.grammar.schema.shapes import Array, Graph
 from lmlang.grammar.schema.style import Layout
 from lmlang.grammar.schema.unique import Distinct, check_shape, needs_care
@@ -30,124 +28,6 @@ from lmlang.grammar.spec import Style
 
 MAX_KEPT = 200_000
 """Places of one schema that are kept."""
-
-
-class Begun(NamedTuple):
-    """An item, under way, of an array whose items must differ.
-
-    Attributes:
-        typed: Its text so far.
-        rivals: The texts that it must not become.
-        first: The first of them that begins so.
-        last: Behind the last one.
-    """
-
-    typed: bytes
-    rivals: Texts
-    first: int
-    last: int
-
-    def on(self, byte: int) -> Begun:
-        """Behind one more byte."""
-        typed = self.typed + bytes((byte,))
-        if self.first == self.last:
-            return Begun(typed, NO_TEXTS, 0, 0)
-        first = bisect_left(self.rivals, typed, self.first, self.last)
-        last = bisect_left(self.rivals, typed + b"\xff", first, self.last)
-        return (
-            Begun(typed, self.rivals, first, last) if first < last else Begun(typed, NO_TEXTS, 0, 0)
-        )
-
-    def is_rival(self) -> bool:
-        """Whether it is a text that it must not become."""
-        return self.first < self.last and self.rivals[self.first] == self.typed
-
-    def left(self) -> Iterator[bytes]:
-        """The rests of the rivals that begin as it does."""
-        size = len(self.typed)
-        return (rival[size:] for rival in self.rivals[self.first : self.last])
-
-    def heads(self) -> set[int]:
-        """The bytes with which those go on."""
-        found, size, at = set[int](), len(self.typed), self.first + self.is_rival()
-        while at < self.last:
-            head = self.rivals[at][size]
-            found.add(head)
-            behind = self.typed + bytes((head,)) + b"\xff"
-            at = bisect_left(self.rivals, behind, at, self.last)
-        return found
-
-
-NO_TEXTS = Texts()
-
-
-class Place:
-    """Where an output is: the last level and those around it; one object for each.
-
-    Attributes:
-        outer: The place of the level around it, which waits; None: there is none.
-        level: The last level.
-        begun: The items under way that must differ from others, the innermost last.
-        lives: Whether all of them still can; None: nobody has asked.
-    """
-
-    __slots__ = ("begun", "level", "lives", "outer")
-
-    def __init__(self, outer: Place | None, level: Level, begun: tuple[Begun, ...]) -> None:
-        self.outer = outer
-        self.level = level
-        self.begun = begun
-        self.lives: bool | None = None
-
-    @property
-    def is_safe(self) -> bool:
-        """Whether no item under way begins like one that it must not become."""
-        return not self.level.needs_item and all(item.first == item.last for item in self.begun)
-
-    @property
-    def crowd(self) -> int:
-        """About how many bytes more it takes to part from all that begin like the items."""
-        return sum(len(str(item.last - item.first)) for item in self.begun if item.rivals)
-
-
-class Fork(NamedTuple):
-    """Several ways to read an output that must be told apart."""
-
-    places: tuple[Place, ...]
-
-
-Where: TypeAlias = Place | Fork
-"""The keys of these rules."""
-
-
-class End(NamedTuple):
-    """The frame behind the whole output."""
-
-    goals: Goals = ()
-
-    def push(self, byte: int, context: Context) -> tuple[Move, ...]:
-        """Nothing comes."""
-        return ()
-
-    def following(self, context: Context) -> bytes:
-        """Nothing comes."""
-        return b""
-
-    def begins(self, context: Context) -> Start | None:
-        """Nothing comes."""
-        return None
-
-    def ended(self) -> Goals:
-        """There is no value."""
-        return ()
-
-    def finish(self, context: Context) -> tuple[bytes, Goals]:
-        """Nothing is missing."""
-        return b"", ()
-
-    def contents(self) -> tuple[Content, ...]:
-        """Nothing comes."""
-        return ()
 
 
 class SchemaRules:

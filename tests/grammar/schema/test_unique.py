@@ -13,7 +13,8 @@ from lmlang.errors import SchemaUnsupported
 from lmlang.grammar.automaton import Automaton
 from lmlang.grammar.language import ANY, of_texts
 from lmlang.grammar.schema.numbers import ALL, INTEGERS, Numbers
-from lmlang.grammar.schema.rules import Fork, check_unique
+from lmlang.grammar.schema.places import Fork
+from lmlang.grammar.schema.rules import check_unique
 from lmlang.grammar.schema.shapes import (
     Array,
     Name,
