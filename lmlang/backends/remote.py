@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 MAX_SECONDS = 1e6
 MAX_CONCURRENCY = 65_536
+MAX_TOKEN_TEXTS = 1 << 18
+"""Texts of single tokens that are kept: metadata asks for one at a time."""
 
 
 class RuntimeEndpoint:
@@ -88,6 +90,7 @@ class RuntimeEndpoint:
             requests_per_minute=requests_per_minute,
         )
         self._info: BackendInfo | None = None
+        self._token_texts: dict[int, str] = {}
         # Not a bound method of self: the finalizer must not keep the endpoint alive.
         self._finalizer = weakref.finalize(self, self._connection.stop)
 
@@ -127,8 +130,14 @@ class RuntimeEndpoint:
         return wire.ids_from_wire(self._ask("/lm/encode", wire.to_wire(prompt)))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids; control tokens give nothing."""
-        return wire.text_from_wire(self._ask("/lm/decode", wire.ids_to_wire(ids)))
+        """The text of token ids; control tokens give nothing. A single one is asked for once."""
+        known = self._token_texts.get(ids[0]) if len(ids) == 1 else None
+        if known is not None:
+            return known
+        text = wire.text_from_wire(self._ask("/lm/decode", wire.ids_to_wire(ids)))
+        if len(ids) == 1 and len(self._token_texts) < MAX_TOKEN_TEXTS:
+            self._token_texts[ids[0]] = text
+        return text
 
     def info(self) -> BackendInfo:
         """The model's name, its context length, and what marks its reasoning; asked for once."""

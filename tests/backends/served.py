@@ -41,7 +41,8 @@ class _Server(uvicorn.Server):
 @contextmanager
 def served(app: Any) -> Iterator[str]:
     """The address of a server of an app, which ends with the block."""
-    with socket.socket() as free:
+    # With its protocol, or asyncio leaves small writes to wait for one another.
+    with socket.socket(proto=socket.IPPROTO_TCP) as free:
         free.bind(("127.0.0.1", 0))
         server = _Server(app)
         thread = threading.Thread(target=server.run, args=([free],), daemon=True)
