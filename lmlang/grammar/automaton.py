@@ -147,6 +147,10 @@ class Automaton:
         self._states: dict[Key, State] = {}
         self.start = self._state(rules.start())
 
+    def __len__(self) -> int:
+        """States that are kept."""
+        return len(self._states)
+
     def push(self, state: State, byte: int) -> State | None:
         """The state behind one more byte; None where no output goes on so."""
         try:

@@ -26,6 +26,8 @@ from lmlang.grammar.vocabulary import Vocabulary
 
 __all__ = ["Compiler", "Grammar", "compile_spec", "rules_of"]
 
+MAX_STATES = 150_000
+"""States of all grammars that are kept, some 3 KB each; the last one used may have more."""
 SECONDS = 10.0
 """Time to compile one constraint, unless another limit is given."""
 
@@ -137,8 +139,23 @@ class _Service:
                 self._join(key, spec, vocabulary, future)
                 return future
             self.made.move_to_end(key)
+            self._make_room()
         _settle(future, made)
         return future
+
+    def forget(self, key: Key) -> None:
+        with self.lock:
+            self.made.pop(key, None)
+
+    def _make_room(self) -> None:
+        """Let the least recently used go where too much is kept; holds the lock."""
+        states = [len(m.automaton) if isinstance(m, Grammar) else 0 for m in self.made.values()]
+        left, total = len(states), sum(states)
+        for count in states:
+            if left <= self.max_kept and (total <= MAX_STATES or left == 1):
+                return
+            self.made.popitem(last=False)
+            left, total = left - 1, total - count
 
     def _join(self, key: Key, spec: Spec, vocabulary: Vocabulary, future: Future[Grammar]) -> None:
         job = self.jobs.get(key)
@@ -172,8 +189,7 @@ class _Service:
                     isinstance(made, ConstraintError) and not isinstance(made, OutOfTime)
                 ):
                     self.made[key] = made
-                    if len(self.made) > self.max_kept:
-                        self.made.popitem(last=False)
+                    self._make_room()
             for future in job.waiting:
                 _settle(future, made)
 
@@ -238,6 +254,10 @@ class Compiler:
             ProgramError: The compiler is closed.
         """
         return self._service.submit(spec, vocabulary)
+
+    def forget(self, spec: Spec, vocabulary: Vocabulary) -> None:
+        """Make a grammar anew when it is asked for again, as one that has outgrown its limits."""
+        self._service.forget((spec, vocabulary.fingerprint))
 
     def compile(self, spec: Spec, vocabulary: Vocabulary) -> Grammar:
         """The grammar of a spec.

@@ -21,6 +21,7 @@ from lmlang.errors import (
     BackendError,
     Cancelled,
     ContextOverflow,
+    GrammarTooLarge,
     LMLangError,
     ModelError,
     ProgramError,
@@ -230,6 +231,8 @@ class Runtime:
                 return generation
             begin = partial(self._begin_constrained, generation, prompt, wait)
             grammar.add_done_callback(begin)
+            vocabulary = Vocabulary.of(self._opened.tokenizer)
+            generation.add_done_callback(partial(_forget_too_large, self._compiler, vocabulary))
         return generation
 
     def grammar(self, spec: Spec) -> Future[Grammar]:
@@ -471,6 +474,13 @@ class Runtime:
                 f"{_wanted(prompt, max_tokens)}, and the KV pool holds {self._kv_tokens:,}: "
                 "lower max_tokens, or make the Runtime with a larger kv_tokens."
             )
+
+
+def _forget_too_large(compiler: Compiler, vocabulary: Vocabulary, ended: Generation) -> None:
+    """A grammar that has outgrown its limits while it was run is made anew the next time."""
+    spec = ended.request.constraint
+    if spec is not None and isinstance(ended.outcome(), GrammarTooLarge):
+        compiler.forget(spec, vocabulary)
 
 
 def _stop(engine: Engine, compiler: Compiler) -> None:

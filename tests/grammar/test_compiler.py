@@ -177,6 +177,34 @@ def test_what_is_kept_is_bounded_and_the_least_recently_used_goes() -> None:
     compiler.close()
 
 
+def test_what_is_forgotten_is_made_anew() -> None:
+    builder = Builder()
+    compiler = Compiler(build=builder)
+    compiler.compile(choice("a"), VOCABULARY)
+    compiler.forget(choice("b"), VOCABULARY)
+    compiler.compile(choice("a"), VOCABULARY)
+    compiler.forget(choice("a"), VOCABULARY)
+    compiler.compile(choice("a"), VOCABULARY)
+    assert builder.built == ["a", "a"]
+    compiler.close()
+
+
+def test_grammars_that_have_met_many_states_leave_first_come_first_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lmlang.grammar.compiler.MAX_STATES", 40)
+    compiler = Compiler()
+    specs = [Regex(f"{letter}[a-z]{{20}}x*") for letter in "abc"]
+    first, second, third = (compiler.compile(spec, VOCABULARY) for spec in specs)
+    for grammar in (first, second):
+        assert grammar.match(grammar.spec.pattern[0] + "q" * 20)  # type: ignore[union-attr]
+        assert len(grammar.automaton) > 20
+    assert compiler.compile(specs[2], VOCABULARY) is third
+    assert compiler.compile(specs[1], VOCABULARY) is second
+    assert compiler.compile(specs[0], VOCABULARY) is not first
+    compiler.close()
+
+
 def test_two_hundred_different_ones_at_once() -> None:
     compiler = Compiler()
     futures = [compiler.submit(Regex(f"{number}[a-z]{{1,9}}"), VOCABULARY) for number in range(200)]
