@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+
 from lmlang.grammar.automaton import LEAVE, Table
 
 QUOTE = ord('"')
@@ -18,29 +20,29 @@ def leaves_all(table: Table, state: int, rivals: tuple[bytes, ...]) -> bytes | N
         state: Where in it.
         rivals: The rests that it must not be.
     """
-    if not rivals:
-        return table.completion(state)
     best: bytes | None = None
-    ways = [(b"", state, rivals)]
-    while ways:
-        begun, here, left = ways.pop()
-        if best is not None and len(begun) >= len(best):
-            continue
+    tries = [(len(table.completion(state)), b"", state, rivals)]
+    while tries:
+        bound, begun, here, left = heappop(tries)
+        if best is not None and len(best) <= bound:
+            break
+        rest = table.completion(here)
+        if rest not in left:
+            return begun + rest
         paths = {rival[0] for rival in left if rival}
+        found = None if b"" in left or not table.accepting(here) else begun
         for byte in table.following(here):
             onward = table.push(here, byte)
-            if onward == LEAVE:
-                found = begun if b"" not in left else None
-            elif best is not None and len(begun) + 1 >= len(best):
-                continue
-            elif byte in paths:
-                found = None
-                rest = tuple(rival[1:] for rival in left if rival[:1] == bytes((byte,)))
-                ways.append((begun + bytes((byte,)), onward, rest))
-            else:
-                found = begun + bytes((byte,)) + table.completion(onward)
-            if found is not None and (best is None or len(found) < len(best)):
-                best = found
+            last = bytes((byte,))
+            if byte in paths:
+                rests = tuple(rival[1:] for rival in left if rival.startswith(last))
+                size = len(begun) + 1 + len(table.completion(onward))
+                heappush(tries, (size, begun + last, onward, rests))
+            elif onward != LEAVE and (found is None or len(found) > bound + 1):
+                other = begun + last + table.completion(onward)
+                found = other if found is None or len(other) < len(found) else found
+        if found is not None and (best is None or len(found) < len(best)):
+            best = found
     return best
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from lmlang.grammar.automaton import Content
 from lmlang.grammar.schema.frames import Plans
 from lmlang.grammar.schema.items import Items
-from lmlang.grammar.schema.members import Key, Members
+from lmlang.grammar.schema.members import Members
 from lmlang.grammar.schema.moves import Context, Frame, Goals, Move, Phase, Start
 from lmlang.grammar.schema.numerals import Texts
 
@@ -152,6 +152,3 @@ class Levels:
         frame, inner, again, goals = move
         level = None if frame is None else self.of(frame)
         return Way(level, None if inner is None else self.of(inner), again, goals)
-
-
-__all__ = ["Key", "Level", "Levels", "Way"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lmlang.errors import SchemaUnsupported
 from lmlang.grammar.automaton import Automaton
 from lmlang.grammar.language import ANY, of_texts
+from lmlang.grammar.schema.escape import can_leave, leaves_all
 from lmlang.grammar.schema.numbers import ALL, INTEGERS, Numbers
 from lmlang.grammar.schema.places import Fork
 from lmlang.grammar.schema.rules import check_unique
@@ -27,6 +28,8 @@ from lmlang.grammar.schema.shapes import (
     Tally,
     Word,
 )
+from lmlang.grammar.schema.style import spell_text
+from lmlang.grammar.tables import Spelling, spelled
 from tests.grammar.schema.shape_graphs import Shapes, automaton, parse
 from tests.grammar.schema.test_rules import accepts, check_state, walk
 
@@ -212,3 +215,28 @@ def test_orders_of_keys_that_do_not_agree_are_refused() -> None:
     graph = Shapes([[shape], [one], [other], finite([1])])
     with pytest.raises(SchemaUnsupported, match="order"):
         check_unique(shape, graph, "line")
+
+
+TEXTS = st.text("ab\n", max_size=3)
+
+
+@EXAMPLES
+@given(st.sets(TEXTS, min_size=1, max_size=8), st.sets(TEXTS, max_size=8), TEXTS)
+def test_texts_that_must_differ_find_a_way(some: set[str], written: set[str], begun: str) -> None:
+    table = spelled(of_texts(some), Spelling.JSON)
+    state = table.start
+    for byte in spell_text(begun):
+        state = table.push(state, byte) if state >= 0 else state
+    if state < 0:
+        return
+    size = len(spell_text(begun))
+    rests = {spell_text(text)[size:] for text in some if text.startswith(begun)}
+    rivals = tuple(spell_text(text)[size:] for text in written if text.startswith(begun))
+    found = leaves_all(table, state, rivals)
+    left = rests - set(rivals)
+    assert can_leave(table, state, rivals) == bool(left)
+    if left:
+        assert found in left
+        assert len(found) <= min(map(len, left)) + 1
+    else:
+        assert found is None
