@@ -50,7 +50,8 @@ def router(server: Server) -> APIRouter:
         text = server.metrics.text(await numbers(server))
         return Response(text, media_type="text/plain; version=0.0.4")
 
-    @routes.api_route("/flush_cache", methods=["GET", "POST"])
+    @routes.get("/flush_cache")
+    @routes.post("/flush_cache")
     async def flush_cache() -> Response:
         """Forget all cached prefixes that nothing under way reads."""
         await server.pooled(server.backend.flush_cache)
