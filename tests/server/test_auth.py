@@ -150,8 +150,8 @@ def test_over_http_the_routes_answer_as_the_table_says(server: Running) -> None:
                 elif name == "user" and path in ADMIN_PATHS:
                     assert answer.status_code == 403
                 else:
-                                            expected = (404,) if "{" in path else (200, 405)
-                        assert answer.status_code in expected, (path, name)
+                    expected = (404,) if "{" in path else (200, 405)
+                    assert answer.status_code in expected, (path, name)
         for path in ("//lm/info", "/lm/info/", "/LM/info", "/lm//info", "/lm/../lm/info", "/x"):
             assert nobody.get(path).status_code == 401
             assert user.get(server.url + path).status_code in (404, 405) or path == "/lm/../lm/info"
