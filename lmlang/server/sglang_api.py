@@ -36,11 +36,10 @@ def router(server: Server) -> APIRouter:
     """The routes of a server."""
     routes = APIRouter(tags=["sglang"])
 
-    @routes.api_route(
-        "/generate",
-        methods=["POST", "PUT"],
-        openapi_extra=_takes("text or input_ids, sampling_params, stream, return_logprob, …"),
-    )
+    takes = _takes("text or input_ids, sampling_params, stream, return_logprob, …")
+
+    @routes.post("/generate", openapi_extra=takes)
+    @routes.put("/generate", openapi_extra=takes)
     async def generate(http: HTTPRequest) -> Response:
         """Generate behind texts or token ids."""
         body = await server.body(http)
