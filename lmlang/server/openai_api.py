@@ -19,7 +19,7 @@ from lmlang.grammar.spec import Spec
 from lmlang.server.context import Server
 from lmlang.server.openai_chat import Chat, chat_of
 from lmlang.server.openai_completions import Completing, completion_of
-from lmlang.server.openai_deltas import Answering, answer, chunks
+from lmlang.server.openai_deltas import Answering, answer, chunks, gathered
 from lmlang.server.openai_fields import refused, wrong
 from lmlang.server.refusals import Refusal
 
@@ -51,7 +51,8 @@ def router(server: Server) -> APIRouter:
         completing = Completing(asked, partial(server.work, http), server.backend)
         if asked.stream:
             return await server.stream(http, completing.chunks(server.model))
-        return JSONResponse(await completing.answer(server.model))
+        outputs = await completing.gathered()
+        return await server.json(lambda: completing.answer(outputs, server.model))
 
     @routes.post("/chat/completions", openapi_extra=_takes("model", "messages"))
     async def chat_completions(http: HTTPRequest) -> Response:
@@ -62,7 +63,8 @@ def router(server: Server) -> APIRouter:
         answering = Answering(chat, partial(server.work, http), server.backend)
         if chat.stream:
             return await server.stream(http, chunks(chat, answering, server.model))
-        return JSONResponse(await answer(chat, answering, server.model))
+        choices = await gathered(chat, answering)
+        return await server.json(lambda: answer(chat, answering, choices, server.model))
 
     return routes
 

@@ -14,7 +14,7 @@ from typing import Any
 from lmlang import limits
 from lmlang.errors import LMLangError
 from lmlang.frontend.draws import draw_key, fresh_seed
-from lmlang.protocol import Backend, Output, Prompt, Request, Tokens
+from lmlang.protocol import Backend, InputLogprobs, Output, Prompt, Request, Tokens
 from lmlang.server.config import ServerConfig
 from lmlang.server.openai_answers import (
     FINISHES,
@@ -141,14 +141,14 @@ def _prompt(fields: Fields, item: Any, backend: Backend) -> tuple[Prompt, str]:
 
 
 @dataclass(slots=True)
-class _Choice:
+class Choice:
     """One output as it grows."""
 
     text: list[str] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
     finish: str = ""
-    before: dict[str, Any] | None = None
-    """The tokens of the prompt, where they are reported."""
+    before: InputLogprobs | None = None
+    """Of the prompt, where they are reported."""
 
 
 class Completing:
@@ -166,14 +166,18 @@ class Completing:
         self._spelling = Spelling(backend)
         self._counted = Counted()
 
-    async def answer(self, model: str) -> dict[str, Any]:
-        """The whole answer."""
-        choices = [_Choice() for _ in self._asked.requests]
+    async def gathered(self) -> list[Choice]:
+        """All outputs, once they have ended."""
+        choices = [Choice() for _ in self._asked.requests]
         async with aclosing(self._pieces(choices)) as pieces:
             async for index, text, tokens, finish in pieces:
                 choices[index].text.append(text)
                 choices[index].tokens += tokens
                 choices[index].finish = finish or choices[index].finish
+        return choices
+
+    def answer(self, choices: list[Choice], model: str) -> dict[str, Any]:
+        """The whole answer; with logprobs it may be large."""
         return heading("text_completion", "cmpl", model) | {
             "choices": [
                 {
@@ -193,7 +197,7 @@ class Completing:
         head = heading("text_completion", "cmpl", model)
         usage: dict[str, Any] = {"usage": None} if asked.usage else {}
         begun: set[int] = set()
-        choices = [_Choice() for _ in asked.requests]
+        choices = [Choice() for _ in asked.requests]
         async with aclosing(self._pieces(choices)) as pieces:
             async for index, text, tokens, finish in pieces:
                 told = None
@@ -209,7 +213,7 @@ class Completing:
             yield {**head, "choices": [], "usage": self._counted.told()}
 
     async def _pieces(
-        self, choices: list[_Choice]
+        self, choices: list[Choice]
     ) -> AsyncGenerator[tuple[int, str, list[Token], str | None], None]:
         """What comes: the index of its output, text, tokens, why it ended."""
         asked = self._asked
@@ -219,7 +223,7 @@ class Completing:
                 async for index, item in work.items():
                     if isinstance(item, Output):
                         self._counted.add(index // asked.samples, item.usage)
-                        choices[index].before = self._before(index, item)
+                        choices[index].before = item.input_logprobs
                         yield index, "", [], FINISHES[item.finish.reason]
                         continue
                     tokens: list[Token] = []
@@ -230,18 +234,16 @@ class Completing:
         except LMLangError as error:
             raise refused(error, asked.params) from error.__cause__
 
-    def _before(self, index: int, output: Output) -> dict[str, Any] | None:
-        inputs = output.input_logprobs
-        if inputs is None:
-            return None
-        text = self._asked.text(index)
-        tokens = prompt_tokens(self._spelling, inputs.ids, inputs.logprobs, inputs.top, text)
-        return text_logprobs(tokens, self._spelling, 0)
-
-    def _logprobs(self, index: int, choice: _Choice) -> dict[str, Any] | None:
+    def _logprobs(self, index: int, choice: Choice) -> dict[str, Any] | None:
         if not self._asked.logprobs:
             return None
-        told = text_logprobs(choice.tokens, self._spelling, len(self._asked.text(index)))
-        if choice.before is None:
+        text, inputs = self._asked.text(index), choice.before
+        told = text_logprobs(choice.tokens, self._spelling, len(text))
+        if inputs is None:
             return told
-        return {name: choice.before[name] + held for name, held in told.items()}
+        before = text_logprobs(
+            prompt_tokens(self._spelling, inputs.ids, inputs.logprobs, inputs.top, text),
+            self._spelling,
+            0,
+        )
+        return {name: before[name] + held for name, held in told.items()}

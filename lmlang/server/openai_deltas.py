@@ -1,7 +1,7 @@
 """The answers of /v1/chat/completions: generations as deltas, and these as chunks or one answer.
 
 Chat --works--> events --deltas--> (choice, Delta) …  --chunks--> parts of a stream
-                                                      --answer--> the sum of them
+                                                      --gathered, answer--> the sum of them
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _finish(finish: Finish, *, called: bool) -> str:
 
 
 @dataclass(slots=True)
-class _Choice:
+class Choice:
     """One choice as it grows."""
 
     text: list[str] = field(default_factory=list)
@@ -170,9 +170,9 @@ class _Choice:
     finish: str = ""
 
 
-async def answer(chat: Chat, answering: Answering, model: str) -> dict[str, Any]:
-    """The whole answer."""
-    choices = [_Choice() for _ in chat.requests]
+async def gathered(chat: Chat, answering: Answering) -> list[Choice]:
+    """All choices, once they have ended."""
+    choices = [Choice() for _ in chat.requests]
     async with aclosing(answering.deltas()) as deltas:
         async for index, delta in deltas:
             choice = choices[index]
@@ -182,6 +182,11 @@ async def answer(chat: Chat, answering: Answering, model: str) -> dict[str, Any]
             if delta.call is not None:
                 choice.name, choice.call_id = choice.name or delta.call.name, delta.call_id
                 choice.arguments.append(delta.call.arguments)
+    return choices
+
+
+def answer(chat: Chat, answering: Answering, choices: list[Choice], model: str) -> dict[str, Any]:
+    """The whole answer; with logprobs it may be large."""
     return heading("chat.completion", "chatcmpl", model) | {
         "choices": [
             _whole(number, choice, chat, answering.spelling)
@@ -191,7 +196,7 @@ async def answer(chat: Chat, answering: Answering, model: str) -> dict[str, Any]
     }
 
 
-def _whole(number: int, choice: _Choice, chat: Chat, spelling: Spelling) -> dict[str, Any]:
+def _whole(number: int, choice: Choice, chat: Chat, spelling: Spelling) -> dict[str, Any]:
     text = "".join(choice.text)
     message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
     if choice.name is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from lmlang import limits
 from lmlang.errors import (
-    MAX_USER_TEXT,
     BudgetExceeded,
     ConstraintError,
     ContextOverflow,
@@ -102,7 +102,9 @@ def refused(error: LMLangError, params: Mapping[str, str]) -> LMLangError:
     if isinstance(error, ConstraintError):
         return wrong(params.get("constraint"), message, "invalid_constraint")
     if isinstance(error, ProgramError):
-        return wrong(None, message)
+        # messages begin with the parameter that they are about
+        named = re.match("[a-z_]+", message)
+        return wrong(named[0] if named and named[0] in SAMPLING else None, message)
     return error
 
 
@@ -134,7 +136,7 @@ class Fields:
                     )
                 continue
             raise wrong(
-                self.path(name)[:MAX_USER_TEXT],
+                quote(self.path(name))[1:-1],
                 f"unknown parameter: {quote(self.path(name))}.",
                 "unknown_parameter",
             )

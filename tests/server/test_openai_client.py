@@ -335,7 +335,8 @@ def test_the_model_is_listed_by_its_name(client: Any, runtime: Runtime) -> None:
         ({"response_format": FORMAT, "max_tokens": 3}, "max_tokens", "invalid_value"),
         ({"extra_body": {"chat_template": "{{ x }}"}}, "chat_template", "unsupported_parameter"),
         ({"extra_body": {"what": 1}}, "what", "unknown_parameter"),
-        ({"extra_body": {"stop": ["x" * 300]}}, None, "invalid_value"),
+        ({"logit_bias": {"99999": 1}}, "logit_bias", "invalid_value"),
+        ({"stop": ["x" * 300]}, "stop", "invalid_value"),
     ],
 )
 def test_a_bad_request_names_its_field(

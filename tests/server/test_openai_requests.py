@@ -202,6 +202,7 @@ def test_without_a_limit_an_answer_may_fill_the_context() -> None:
         ({"best_of": 2}, "best_of"),
         ({"best_of": True}, "best_of"),
         ({"nonsense": 1}, "nonsense"),
+        ({"\ud800": 1}, r"\ud800"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": "json"}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
