@@ -244,9 +244,15 @@ class _Stream:
             raise item
 
     def _asking(self) -> dict[str, Any]:
-        """The request as it stands: behind the tokens that have come."""
-        received = self._ids
-        if self._finished or len(received) >= self._generation.request.params.max_tokens:
+        """The request as it stands: behind the tokens that have come.
+
+        Those whose probabilities are asked for must be drawn again, all of them: as they do not
+        depend on anything but the request, they are the same, and are not told again.
+        """
+        request, received = self._generation.request, self._ids
+        if request.probs:
+            return self._message
+        if self._finished or len(received) >= request.params.max_tokens:
             received = received[:-1]  # the last is asked for again, for the sake of the output
         return {**self._message, "resumed": received} if received else self._message
 

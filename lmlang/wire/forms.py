@@ -42,7 +42,7 @@ class Form:
 
 def dumps(value: object) -> str:
     """A JSON value as text, of ASCII characters."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
 def loads(text: str | bytes) -> Any:
@@ -52,13 +52,7 @@ def loads(text: str | bytes) -> Any:
         WireError: It is no JSON, or none that `dumps` could have written.
     """
     try:
-        return json.loads(
-            text if isinstance(text, str) else text.decode(),
-            object_pairs_hook=_object,
-            parse_int=_integer,
-            parse_float=_float,
-            parse_constant=_constant,
-        )
+        return _DECODER.decode(text if isinstance(text, str) else text.decode())
     except UnicodeDecodeError as error:
         raise WireError(f"not JSON: byte {error.start:,} is no UTF-8.") from None
     except json.JSONDecodeError as error:
@@ -260,6 +254,15 @@ def _float(digits: str) -> float:
 
 def _constant(name: str) -> float:
     raise WireError(f"not JSON that lmlang wrote: {name} is no number of JSON.")
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object,
+    parse_int=_integer,
+    parse_float=_float,
+    parse_constant=_constant,
+)
 
 
 def _shown(value: object) -> str:

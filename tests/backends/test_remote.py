@@ -304,6 +304,13 @@ def test_a_connection_that_breaks_without_a_token_is_given_up(generated):
     assert (events, len(app.asked)) == ([EVENTS[0]], 3)
 
 
+def test_what_must_be_drawn_anew_is_asked_for_whole_and_told_once(generated):
+    app = Scripted(stream(*EVENTS[:2], done=False), stream(*EVENTS[:3], done=False), GOOD)
+    request = Request(PROMPT, SamplingParams(max_tokens=8), probs=True)
+    assert generated(app, request, max_retries=1) == (OUTPUT, list(EVENTS))
+    assert [asked.message for asked in app.asked] == [app.asked[0].message] * 3
+
+
 def test_a_resumed_request_goes_on_behind_its_own_tokens(generated):
     request = Request(PROMPT, SamplingParams(max_tokens=8), resumed=(10, 11))
     app = Scripted(stream(EVENTS[2], done=False), stream(EVENTS[3], OUTPUT))

@@ -1,5 +1,6 @@
 """The same programs in this process and over a server: the same texts, tokens, metadata, errors."""
 
+import asyncio
 import dataclasses
 import enum
 import itertools
@@ -9,6 +10,7 @@ import re
 import pytest
 
 import lmlang as lm
+from lmlang.backends import retries
 from lmlang.protocol import Event, Prompt, Request, SamplingParams, Tag, Text
 from tests.backends.served import SECONDS, served
 from tests.tiny import tiny_model
@@ -32,17 +34,71 @@ class Sides:
         return first
 
 
-@pytest.fixture(scope="module")
-def sides():
-    from lmlang.server.app import make_app
+class Breaking:
+    """An app behind a line on which of three streams one breaks after 2 events, one after 3."""
 
+    def __init__(self, app):
+        self._app = app
+        self._events = itertools.cycle([2, 3, 1_000])
+        self.broken = 0
+
+    async def __call__(self, scope, receive, send):
+        sent, gone, most = 0, asyncio.Event(), next(self._events)
+
+        async def sending(message):
+            nonlocal sent
+            if scope["path"] == "/lm/generate" and message["type"] == "http.response.body":
+                sent += 1
+                if sent > most:
+                    gone.set()
+            if not gone.is_set():
+                await send(message)
+
+        async def receiving():
+            waiting = asyncio.ensure_future(receive())
+            ended = asyncio.ensure_future(gone.wait())
+            try:
+                await asyncio.wait([waiting, ended], return_when=asyncio.FIRST_COMPLETED)
+                return waiting.result() if waiting.done() else {"type": "http.disconnect"}
+            finally:
+                waiting.cancel()
+                ended.cancel()
+
+        await self._app(scope, receiving, sending)
+        if gone.is_set():
+            self.broken += 1
+            raise ConnectionAbortedError  # uvicorn closes the connection
+
+
+@pytest.fixture(scope="module")
+def runtimes():
     with (
         lm.Runtime.over(*tiny_model(), **ROOMY) as here,
         lm.Runtime.over(*tiny_model(), **ROOMY) as behind,
-        served(make_app(behind)) as url,
-        lm.RuntimeEndpoint(url) as there,
     ):
+        yield here, behind
+
+
+@pytest.fixture(scope="module")
+def sides(runtimes):
+    from lmlang.server.app import make_app
+
+    here, behind = runtimes
+    with served(make_app(behind)) as url, lm.RuntimeEndpoint(url) as there:
         yield Sides(here, there)
+
+
+@pytest.fixture
+def breaking(runtimes, monkeypatch):
+    """The same, over a line that breaks all the time."""
+    from lmlang.server.app import make_app
+
+    monkeypatch.setattr(retries, "FIRST_PAUSE", 0.001)
+    here, behind = runtimes
+    app = Breaking(make_app(behind))
+    with served(app) as url, lm.RuntimeEndpoint(url, max_retries=9) as there:
+        yield Sides(here, there)
+    assert app.broken
 
 
 UNLIKE = ("run_id", "model", "began", "seconds", "queued", "submitted", "first_token", "finished")
@@ -195,18 +251,32 @@ PROGRAMS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("program", "arguments", "names"), PROGRAMS, ids=[program.__name__ for program, *_ in PROGRAMS]
-)
-def test_programs_come_to_the_same(sides, program, arguments, names):
+def each(programs):
+    names = [program.__name__ for program, *_ in programs]
+    return pytest.mark.parametrize(("program", "arguments", "names"), programs, ids=names)
+
+
+def everything(program, arguments, names):
+    """Runs a program and says all that there is to know of it."""
+
     def ask(backend):
         state = program.run(**arguments, backend=backend, seed=5, max_new_tokens=16)
         own = [name for name in names if program is not forked or name != "tip"]
         return found_in(state, *own), [state[name] for name in names]
 
-    (found, _) = sides.both(ask)
+    return ask
+
+
+@each(PROGRAMS)
+def test_programs_come_to_the_same(sides, program, arguments, names):
+    found, _ = sides.both(everything(program, arguments, names))
     assert found["text"]
     assert found["log"]["operations"]
+
+
+@each([given for given in PROGRAMS if given[0] is not selected])
+def test_programs_come_to_the_same_over_a_line_that_breaks(breaking, program, arguments, names):
+    breaking.both(everything(program, arguments, names))
 
 
 def streamed(events):
