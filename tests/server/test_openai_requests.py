@@ -12,12 +12,16 @@ from lmlang.protocol import Prompt, Text, Tokens
 from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.local import Runtime
 from lmlang.server.config import ServerConfig
-from lmlang.server.openai_answers import Placed, Spelling
+from lmlang.server.openai_answers import CALLED, FINISHES, Placed, Spelling
+from lmlang.server.openai_chat import FIELDS as CHAT_FIELDS
 from lmlang.server.openai_chat import Chat, chat_of
+from lmlang.server.openai_completions import FIELDS as COMPLETION_FIELDS
 from lmlang.server.openai_completions import Completion, completion_of
+from lmlang.server.openai_fields import IGNORED, SAMPLING, SETTLED
 from lmlang.server.openai_tools import FORMS, CallReader, ToolUse
 from lmlang.server.refusals import Refusal
 from lmlang.testing import ScriptedBackend
+from tests import pages
 from tests.runtime.test_chat_tools import BARE, TAGGED
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -404,3 +408,27 @@ def test_bytes_that_are_no_text_are_written_as_such() -> None:
         data = runtime.token_bytes(first)
         assert spelling.name(first, "bytes:") == "bytes:" + "".join([f"\\x{b:02x}" for b in data])
         assert spelling.name(1) == "<|im_start|>"
+
+
+# ---------------------------------------------------------------------------- the reference
+
+
+def test_the_reference_names_every_field() -> None:
+    sections = {section.title: section for section in pages.sections("docs/reference/openai.md")}
+
+    def fields(title: str) -> set[str]:
+        rows = pages.table(sections[title], "field")
+        return {name for first, *_ in rows for name in pages.coded(first)}
+
+    both = fields("Fields of both")
+    assert both == SAMPLING | {"model"}
+    assert fields("Fields of completions") == COMPLETION_FIELDS - both
+    assert fields("Fields of chats") == CHAT_FIELDS - both
+    assert set(pages.coded(sections["Fields that change nothing"].text)) == IGNORED
+    refused = sections["Fields that are refused"].text.split("` are refused")[0] + "`"
+    assert set(pages.coded(refused)) == set(SETTLED)
+    reasons = pages.table(sections["Reasons to end"], "finish_reason")
+    assert {name for first, *_ in reasons for name in pages.coded(first)} == {
+        *FINISHES.values(),
+        CALLED,
+    }
