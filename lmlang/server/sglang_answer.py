@@ -17,6 +17,7 @@ from lmlang.protocol import (
     TopLogprobs,
 )
 from lmlang.server.sglang_request import Report
+from lmlang.wire import dumps
 
 FINISHES = {
     "stop": "stop",
@@ -99,6 +100,10 @@ class Answer:
             "meta_info": meta,
         }
         return body if self._index is None else body | {"index": self._index}
+
+    def text(self) -> str:
+        """The same as text."""
+        return dumps(self.body())
 
     def _finished(self, finish: Finish) -> dict[str, Any]:
         kind = FINISHES[finish.reason]

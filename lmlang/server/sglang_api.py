@@ -46,7 +46,7 @@ def router(server: Server) -> APIRouter:
         asked = await server.pooled(asked_for, body, server.backend, server.config)
         if asked.stream:
             return await server.stream(http, _pieces(server, http, asked))
-        return JSONResponse(await _whole(server, http, asked))
+        return await _whole(server, http, asked)
 
     @routes.get("/model_info")
     @routes.get("/get_model_info")
@@ -93,18 +93,19 @@ def router(server: Server) -> APIRouter:
     @routes.post("/tokenize", openapi_extra=_takes("prompt: a text or a list of texts"))
     async def tokenize(http: HTTPRequest) -> Response:
         """The token ids of texts, as /generate reads them."""
-        return JSONResponse(await server.pooled(_tokenized, server, await server.body(http)))
+        body = await server.body(http)
+        return await server.json(lambda: _tokenized(server, body))
 
     @routes.post("/detokenize", openapi_extra=_takes("tokens: token ids, or a list of such lists"))
     async def detokenize(http: HTTPRequest) -> Response:
         """The texts of token ids."""
         body = await server.body(http)
-        return JSONResponse(await server.pooled(_detokenized, server, body))
+        return await server.json(lambda: _detokenized(server, body))
 
     return routes
 
 
-async def _whole(server: Server, http: HTTPRequest, asked: Asked) -> Any:
+async def _whole(server: Server, http: HTTPRequest, asked: Asked) -> Response:
     """The answers to all requests, at once."""
     answers = _answers(server, http, asked)
     try:
@@ -113,27 +114,33 @@ async def _whole(server: Server, http: HTTPRequest, asked: Asked) -> Any:
                 answers[index].take(item)
     except Cancelled as reason:
         _abort(answers, reason)
-    bodies = await server.pooled(lambda: [answer.body() for answer in answers])
-    return bodies if asked.is_list else bodies[0]
+    if asked.is_list:
+        return await server.json(lambda: [answer.body() for answer in answers])
+    return await server.json(answers[0].body)
 
 
-async def _pieces(server: Server, http: HTTPRequest, asked: Asked) -> AsyncIterator[dict[str, Any]]:
-    """The answers as they grow."""
+async def _pieces(
+    server: Server, http: HTTPRequest, asked: Asked
+) -> AsyncIterator[dict[str, Any] | str]:
+    """The answers as they grow; the last of each as JSON text.
+
+    It is made beside the event loop: it may tell of thousands of tokens of a prompt.
+    """
     answers = _answers(server, http, asked)
     begun = False
     try:
         async with server.work(http, asked.requests, name=asked.rid) as work:
             async for index, item in work.items():
                 answer = answers[index]
-                if answer.take(item):
-                    begun = True
-                    # An output may bring thousands of tokens of its prompt to be spelled.
-                    yield await server.pooled(answer.body) if answer.ended else answer.body()
+                if not answer.take(item):
+                    continue
+                begun = True
+                yield await server.pooled(answer.text) if answer.ended else answer.body()
     except LMLangError as reason:
         if not _ends_from_outside(reason, begun):
             raise
         for answer in _abort(answers, reason):
-            yield answer.body()
+            yield answer.text()
 
 
 def _ends_from_outside(reason: LMLangError, begun: bool) -> bool:

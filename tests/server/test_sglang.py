@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from lmlang.protocol import Prompt, Request, SamplingParams, Text
+from lmlang.errors import ModelError
+from lmlang.protocol import Event, Generation, Prompt, Request, SamplingParams, Text
 from lmlang.runtime.local import Runtime
 from lmlang.server.app import make_app
 from lmlang.server.config import ServerConfig
@@ -388,6 +389,39 @@ def test_an_aborted_answer_says_so():
         thread.join(SECONDS)
         assert [one["meta_info"]["finish_reason"]["type"] for one in answers[0]] == ["abort"] * 2
         assert client.post("/abort_request", json={"rid": "mine"}).json() == {"aborted": 0}
+
+
+def test_a_stream_that_takes_too_long_is_aborted(runtime):
+    config = ServerConfig(request_timeout=0.3)
+    long = {**GREEDY, "max_new_tokens": 90_000}
+    with (
+        served(make_app(runtime, config)) as url,
+        httpx.Client(base_url=url, timeout=SECONDS) as client,
+    ):
+        *_, last = chunks(client, long)
+        assert last["meta_info"]["finish_reason"]["type"] == "abort"
+        assert "0.3 s" in last["meta_info"]["finish_reason"]["message"]
+        answer = client.post("/generate", json={"text": "hello", "sampling_params": long})
+        assert answer.status_code == 504
+
+
+class Failing(ScriptedBackend):
+    """A backend that breaks down behind its first token."""
+
+    def generate(self, request: Request) -> Generation:
+        generation = Generation(request)
+        generation.push(Event(0, (104,), "h", (-1.0,)))
+        generation.fail(ModelError("the model has ended."))
+        return generation
+
+
+def test_a_failure_in_the_middle_of_a_stream_is_its_last_value():
+    with served(make_app(Failing())) as url, httpx.Client(base_url=url, timeout=SECONDS) as client:
+        first, second, done = lines(client, {})
+        assert json.loads(first)["text"] == "h"
+        assert json.loads(second)["error"]["message"] == "the model has ended."
+        assert done == "[DONE]"
+        assert client.post("/generate", json={"text": "hello"}).status_code == 500
 
 
 # ---------------------------------------------------------------- refusals
