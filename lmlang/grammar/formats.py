@@ -131,6 +131,34 @@ def _date_time() -> Language:
     return matching(f"{_DATE}[Tt]{_TIME}") | leap
 
 
+REGEX_DEPTH = 3
+"""Groups inside of groups in texts of the format "regex"; what no bound holds is not regular."""
+
+
+def _regex() -> str:
+    """Regular expressions that ECMA-262 and Python read alike, their groups nested so deep.
+
+    Without look-around, back-references and named groups; of the counts {n,m} those of one digit.
+    """
+    span = "|".join(
+        f"{first}-[{first}-{last}]"
+        for run, last in (("abcdefghijklmnopqrstuvwxyz", "z"), ("0123456789", "9"))
+        for first in run
+    )
+    span += "|" + "|".join(f"{first}-[{first}-Z]" for first in "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    escaped = r"\\(?:[dDsSwWfnrtv]|[\^$.*+?()[\]{}|/\\]|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4})"
+    member = rf"(?:{span}|[^\^\\[\]\-\n\r&~|]|{escaped}|\\-)"
+    counts = "|".join(f"{least},[{least}-9]" for least in range(10))
+    times = rf"(?:[*+?]|\{{(?:[0-9]{{1,3}},?|{counts})\}})\??"
+    atom = rf"(?:[^\^$\\.*+?()[\]{{}}|\n\r]|\.|{escaped}|\[\^?(?:-?{member}+-?|-)\])"
+    inside = ""
+    for _ in range(REGEX_DEPTH + 1):
+        nested = rf"|\((?:\?:)?{inside}\)" if inside else ""
+        term = rf"(?:(?:{atom}{nested})(?:{times})?|[\^$]|\\[bB])"
+        inside = rf"(?:{term}|\|)*"
+    return inside
+
+
 _FORMATS: dict[str, Callable[[], Language]] = {
     "date": lambda: matching(_DATE),
     "time": _time,
@@ -147,6 +175,7 @@ _FORMATS: dict[str, Callable[[], Language]] = {
     "iri-reference": lambda: matching(_uri(_UCS, _PRIVATE)["reference"]),
     "uri-template": lambda: matching(_TEMPLATE),
     "json-pointer": lambda: matching(_POINTER),
+    "regex": lambda: matching(_regex()),
     "relative-json-pointer": lambda: matching(f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})"),
 }
 

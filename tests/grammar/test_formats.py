@@ -54,8 +54,27 @@ def test_a_format_is_what_the_suite_says(name: str) -> None:
     assert known > 10
 
 
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        (r"([abc])+\s+$", True), ("", True), ("a|b", True), ("[a-z0-9_-]+", True), ("[^-]", True),
+        (r"^\d{4}-\d{2}$", True), ("(a(b(c)))*?", True), ("日本{2,5}", True), ("[]", False),
+        ("^(abc]", False), ("[z-a]", False), ("a**", False), ("(", False), (")", False),
+        ("a{2,1}", False), ("\\", False), ("x]", False), ("{", False), ("[", False), (r"\9", False),
+    ],
+)  # fmt: skip
+def test_regular_expressions_are_those_of_both_dialects(text: str, valid: bool) -> None:
+    assert language("regex").contains(text) == valid
+    if valid:
+        assert re.compile(text)
+
+
+def test_what_is_written_as_a_regular_expression_is_one() -> None:
+    for text in (language("regex") & of_length(5, 7)).first(3_000)[::7]:
+        assert re.compile(text)
+
+
 def test_other_names_say_nothing() -> None:
-    assert format_language("regex") is None
     assert format_language("unknown") is None
     assert format_language("email") is format_language("email")
 
