@@ -11,6 +11,7 @@ from lmlang.grammar.spec import Ebnf, JsonSchema, Regex
 from lmlang.protocol import Prompt, Text, Tokens
 from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.local import Runtime
+from lmlang.runtime.tokenizer import CONTROL, Tokenizer
 from lmlang.server.config import ServerConfig
 from lmlang.server.openai_answers import CALLED, FINISHES, Placed, Spelling
 from lmlang.server.openai_chat import FIELDS as CHAT_FIELDS
@@ -23,7 +24,7 @@ from lmlang.server.refusals import Refusal
 from lmlang.testing import ScriptedBackend
 from tests import pages
 from tests.runtime.test_chat_tools import BARE, TAGGED
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.tiny import MERGES, tiny_model, tiny_tokenizer, tiny_vocabulary
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
 WEATHER: dict[str, Any] = {
@@ -294,6 +295,18 @@ def test_a_template_that_knows_of_tools_writes_them(source: str, key: str) -> No
         assert key in json.loads(made.call.text)["anyOf"][0]["properties"]
 
 
+def test_a_control_token_that_begins_calls_stops_the_text_too() -> None:
+    tokens, kinds = tiny_vocabulary()
+    tokenizer = Tokenizer(
+        [*tokens, "<tool_call>"], MERGES, kinds=[*kinds, CONTROL], bos_id=1, eos_id=2
+    )
+    model, _, template = tiny_model(vocab=len(tokens) + 1)
+    with Runtime.over(model, tokenizer, template, kv_tokens=500) as runtime:
+        made = chat(backend=runtime, tools=[TIME], max_tokens=9)
+        assert made.triggers == {"<tool_call>", len(tokens)}
+        assert made.requests[0].params.stop_token_ids == (len(tokens),)
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -427,7 +440,7 @@ def test_the_reference_names_every_field() -> None:
     assert set(pages.coded(sections["Fields that change nothing"].text)) == IGNORED
     refused = sections["Fields that are refused"].text.split("` are refused")[0] + "`"
     assert set(pages.coded(refused)) == set(SETTLED)
-    reasons = pages.table(sections["Reasons to end"], "finish_reason")
+    reasons = pages.table(sections["Reasons to end"], "`finish_reason`")
     assert {name for first, *_ in reasons for name in pages.coded(first)} == {
         *FINISHES.values(),
         CALLED,
