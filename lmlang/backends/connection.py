@@ -26,6 +26,8 @@ from lmlang.wire.sse import EventReader
 T = TypeVar("T")
 CONNECT_SECONDS = 10.0
 """For a connection to be there."""
+KEPT_SECONDS = 20.0
+"""For a connection to be kept without use: lmlang's servers close theirs after 30."""
 CLOSE_SECONDS = 5.0
 """For connections to be closed."""
 REST_SECONDS = 1.0
@@ -55,7 +57,7 @@ class Connection:
         self._thread: threading.Thread | None = None
         self._closed = False
         # The loop thread's own.
-        self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._work: dict[object, tuple[asyncio.Task[None], Callable[[BaseException], object]]] = {}
 
     # ------------------------------------------------------------------ any thread
 
@@ -71,17 +73,17 @@ class Connection:
             waited: What it is to end; `cancel` knows it by this.
             work: Makes the coroutine.
             fail: Called with what it ends with, unless it ends well: on the thread, or at once
-                where the connection is closed.
+                where the connection is closed. Where it is called twice, the first call counts.
         """
 
         def begin() -> None:
             task = asyncio.get_running_loop().create_task(work(self._client))
-            self._tasks[waited] = task
+            self._work[waited] = (task, fail)
             # Not in the coroutine: one that is cancelled before it begins never runs.
             task.add_done_callback(ended)
 
         def ended(task: asyncio.Task[None]) -> None:
-            del self._tasks[waited]
+            del self._work[waited]
             error = self._end() if task.cancelled() else task.exception()
             if error is not None:
                 fail(error)
@@ -94,8 +96,10 @@ class Connection:
         """End work that was started, with `Cancelled`; its stream is closed."""
 
         def drop() -> None:
-            if waited in self._tasks:
-                self._tasks[waited].cancel()
+            if waited in self._work:
+                task, fail = self._work[waited]
+                fail(self._end())  # at once: to close a connection may take its time
+                task.cancel()
 
         self._post(drop)
 
@@ -115,7 +119,11 @@ class Connection:
         async def work(client: Client) -> None:
             answer.set_result(await ask(client))
 
-        self.start(answer, work, answer.set_exception)
+        def fail(error: BaseException) -> None:
+            if not answer.done():
+                answer.set_exception(error)
+
+        self.start(answer, work, fail)
         try:
             return answer.result()
         finally:
@@ -168,10 +176,12 @@ class Connection:
             loop.close()
 
     async def _close(self) -> None:
-        """End all tasks, then the connections; each in bounded time."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
+        """End all work, then the connections; each in bounded time."""
+        tasks = []
+        for task, fail in list(self._work.values()):
+            fail(self._end())
             task.cancel()
+            tasks.append(task)
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
         with suppress(Exception):
@@ -218,7 +228,11 @@ class Client:
         self._http = httpx.AsyncClient(
             headers=headers,
             timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS), pool=None),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=max_concurrency),
+            limits=httpx.Limits(
+                max_connections=None,
+                max_keepalive_connections=max_concurrency,
+                keepalive_expiry=KEPT_SECONDS,
+            ),
         )
         self._rate = Rate(requests_per_minute)
         self._turn = asyncio.Lock()
