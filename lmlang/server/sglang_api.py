@@ -20,7 +20,15 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response
 
 from lmlang import limits
-from lmlang.errors import BackendError, Cancelled, DeadlineExceeded, LMLangError, ProgramError
+from lmlang.errors import (
+    BackendError,
+    Cancelled,
+    ConstraintError,
+    DeadlineExceeded,
+    LMLangError,
+    ProgramError,
+    quote,
+)
 from lmlang.protocol import Backend, Prompt, Request, SamplingParams, Text, TokenAware, Tokens
 from lmlang.server.context import Server
 from lmlang.server.ops import described
@@ -114,6 +122,8 @@ async def _whole(server: Server, http: HTTPRequest, asked: Asked) -> Response:
                 answers[index].take(item)
     except Cancelled as reason:
         _abort(answers, reason)
+    except ConstraintError as error:
+        raise _named(error, asked) from error
     if asked.is_list:
         return await server.json(lambda: [answer.body() for answer in answers])
     return await server.json(answers[0].body)
@@ -136,11 +146,23 @@ async def _pieces(
                     continue
                 begun = True
                 yield await server.pooled(answer.text) if answer.ended else answer.body()
+    except ConstraintError as error:
+        raise _named(error, asked) from error
     except LMLangError as reason:
         if not _ends_from_outside(reason, begun):
             raise
         for answer in _abort(answers, reason):
             yield answer.text()
+
+
+def _named(error: ConstraintError, asked: Asked) -> Refusal:
+    """The refusal of a constraint, with the field that holds it."""
+    message = f"{asked.constraint}: {Exception.__str__(error)}"
+    pointer = getattr(error, "pointer", "")
+    if pointer and pointer not in message:
+        message += f" (at {quote(pointer)})"
+    kind = type(error).__name__
+    return Refusal(HTTPStatus.BAD_REQUEST, message, param=asked.constraint, code=kind)
 
 
 def _ends_from_outside(reason: LMLangError, begun: bool) -> bool:

@@ -97,6 +97,7 @@ class Asked:
         is_list: Whether the answer is a list.
         stream: Whether it comes in pieces.
         rid: The client's name for all of it; None: it gave none.
+        constraint: The field that holds the first constraint; "" where there is none.
     """
 
     requests: tuple[Request, ...]
@@ -104,14 +105,16 @@ class Asked:
     is_list: bool
     stream: bool
     rid: str | None
+    constraint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What ``sampling_params`` ask for."""
+    """What ``sampling_params`` ask for; ``field`` is the one that holds the constraint."""
 
     params: SamplingParams
     constraint: Spec | None
+    field: str
     n: int
     seed: int | None
 
@@ -164,6 +167,7 @@ def asked_for(body: Mapping[str, Any], backend: Backend, config: ServerConfig) -
         is_list or samplings[0].n > 1,
         stream,
         _rid(given.get("rid")),
+        next((sampling.field for sampling in samplings if sampling.field), ""),
     )
 
 
@@ -254,7 +258,7 @@ def _sampling(held: object) -> Sampling:
     if least > most:
         raise ProgramError(f"min_new_tokens={least:,} is more than max_new_tokens={most:,}.")
     _flag(given, "no_stop_trim")
-    constraint = _constraint(given)
+    field, constraint = _constraint(given)
     if constraint is not None and least:
         raise ProgramError(
             f"min_new_tokens={least:,} cannot act beside a constraint, which says where the "
@@ -266,13 +270,14 @@ def _sampling(held: object) -> Sampling:
     if seed is not None:
         seed = limits.integer("sampling_seed", seed, -(2**63), 2**63 - 1)
     n = limits.integer("n", given.get("n", 1), 1, limits.MAX_SAMPLES)
-    return Sampling(SamplingParams(**own), constraint, n, seed)
+    return Sampling(SamplingParams(**own), constraint, field, n, seed)
 
 
-def _constraint(given: Mapping[str, Any]) -> Spec | None:
+def _constraint(given: Mapping[str, Any]) -> tuple[str, Spec | None]:
+    """The one constraint there is, and the field that holds it."""
     named = [name for name in CONSTRAINTS if name in given]
     if not named:
-        return None
+        return "", None
     if len(named) > 1:
         raise ProgramError(f"{' and '.join(named)} cannot both act: leave one of them out.")
     (name,) = named
@@ -281,7 +286,7 @@ def _constraint(given: Mapping[str, Any]) -> Spec | None:
         raise _mistyped(name, "a text", value)
     if not value and isinstance(value, str):
         raise ProgramError(f"{name} is an empty text: leave it out, or say what is allowed.")
-    return CONSTRAINTS[name](value)
+    return name, CONSTRAINTS[name](value)
 
 
 def _bias(held: object) -> dict[int, Any]:
@@ -317,7 +322,11 @@ def _prompts(
         else:
             ids = ids_of("input_ids", one)
             prompt = Prompt.of(Tokens(ids, backend.decode(ids)))
-        prompts.append((prompt, len(backend.encode(prompt))))
+        length = len(backend.encode(prompt))
+        if not length:
+            name = "text" if "text" in given else "input_ids"
+            raise ProgramError(f"{name} is empty: there is nothing to go on from.")
+        prompts.append((prompt, length))
     return prompts, is_list
 
 

@@ -433,6 +433,8 @@ def test_a_failure_in_the_middle_of_a_stream_is_its_last_value():
         ("text", {}),
         ("text", {"text": 5}),
         ("text", {"text": []}),
+        ("text", {"text": ""}),
+        ("input_ids", {"input_ids": []}),
         ("text", {"text": ["a", 5]}),
         ("input_ids", {"text": "a", "input_ids": [1]}),
         ("input_ids", {"input_ids": ["a"]}),
@@ -525,10 +527,25 @@ def test_what_cannot_act_together_is_refused(client, first, second):
     assert next(iter(second)) in answer.json()["error"]["message"]
 
 
-def test_constraints_that_are_none_are_refused(client):
-    for constraint in ({"regex": "("}, {"json_schema": "{"}, {"ebnf": "root = "}):
-        body = {"text": "a", "sampling_params": constraint}
-        assert client.post("/generate", json=body).status_code == 400
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("regex", "(", "GrammarSyntaxError"),
+        ("regex", "a(?!b)(?=c)", "Unsatisfiable"),
+        ("json_schema", "{", "GrammarSyntaxError"),
+        ("json_schema", {"type": "string", "pattern": "("}, ""),
+        ("ebnf", "root = ", "GrammarSyntaxError"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_constraints_that_are_none_are_refused(client, field, value, why, stream):
+    body = {"text": "a", "sampling_params": {field: value}, "stream": stream}
+    answer = client.post("/generate", json=body)
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert error["param"] == field
+    assert error["message"].startswith(f"{field}: ")
+    assert error["code"] == why or not why
 
 
 def test_a_prompt_is_never_told_again_in_a_refusal(client):
