@@ -102,7 +102,9 @@ def refused(error: LMLangError, params: Mapping[str, str]) -> LMLangError:
     if isinstance(error, ConstraintError):
         return wrong(params.get("constraint"), message, "invalid_constraint")
     if isinstance(error, ProgramError):
-        # messages begin with the parameter that they are about
+        if message.startswith("the constraint "):
+            return wrong(params.get("constraint"), message)
+        # other messages begin with the parameter that they are about
         named = re.match("[a-z_]+", message)
         return wrong(named[0] if named and named[0] in SAMPLING else None, message)
     return error

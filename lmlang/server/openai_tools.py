@@ -166,20 +166,43 @@ def tool_use(fields: Fields) -> ToolUse:
             'tool_choice must be "none", "auto", "required" or one function, not '
             f"{quote(str(choice)[:40])}.",
         )
-    name = _chosen(choice)
-    found = tuple([tool for tool in tools if tool.name == name])
-    if not found:
-        raise wrong("tool_choice", f"tool_choice names {quote(name)}, which is not in tools.")
-    return ToolUse(tools, found, "required")
+    return _chosen(choice, tools)
 
 
-def _chosen(choice: dict[str, Any]) -> str:
-    held = Fields(choice, frozenset({"type", "function"}), "tool_choice")
-    if held.text("type") != "function":
+def _chosen(choice: dict[str, Any], tools: tuple[Tool, ...]) -> ToolUse:
+    """The use of tools where the choice among them is an object: of one, or of some."""
+    held = Fields(choice, frozenset({"type", "function", "allowed_tools"}), "tool_choice")
+    if held.text("type") == "function":
+        return ToolUse(tools, (_named(choice, "tool_choice", tools),), "required")
+    if held.text("type") != "allowed_tools":
         raise wrong(
-            "tool_choice.type", f"tool_choice.type is {quote(held.text('type'))}: give function."
+            "tool_choice.type",
+            f"tool_choice.type is {quote(held.text('type'))}: give function or allowed_tools.",
         )
-    return Fields(held.need("function"), frozenset({"name"}), "tool_choice.function").text("name")
+    place = "tool_choice.allowed_tools"
+    some = Fields(held.need("allowed_tools"), frozenset({"mode", "tools"}), place)
+    if some.text("mode") not in ("auto", "required"):
+        raise wrong(f"{place}.mode", f"{place}.mode must be auto or required.")
+    named = [
+        _named(item, f"{place}.tools[{number}]", tools).number
+        for number, item in enumerate(some.listed("tools"))
+    ]
+    if not named:
+        raise wrong(f"{place}.tools", f"{place}.tools is empty: name a tool.")
+    callable = tuple([tool for tool in tools if tool.number in named])
+    return ToolUse(tools, callable, "required" if some.text("mode") == "required" else "auto")
+
+
+def _named(item: Any, place: str, tools: tuple[Tool, ...]) -> Tool:
+    """The tool that an object names."""
+    held = Fields(item, frozenset({"type", "function"}), place)
+    if held.text("type") != "function":
+        raise wrong(f"{place}.type", f"{place}.type is {quote(held.text('type'))}: give function.")
+    name = Fields(held.need("function"), frozenset({"name"}), f"{place}.function").text("name")
+    found = [tool for tool in tools if tool.name == name]
+    if not found:
+        raise wrong(place, f"{place} names {quote(name)}, which is not in tools.")
+    return found[0]
 
 
 def _tool(number: int, item: Any) -> Tool:

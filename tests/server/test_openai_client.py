@@ -32,6 +32,10 @@ SCHEMA: dict[str, Any] = {
 }
 FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "thing", "schema": SCHEMA}}
 TOOL: Any = {"type": "function", "function": {"name": "measure", "parameters": SCHEMA}}
+LARGE: Any = {
+    "type": "function",
+    "function": {"name": "large", "parameters": {"description": "x" * 70_000, "type": "object"}},
+}
 OTHER: Any = {"type": "function", "function": {"name": "stop"}}
 
 
@@ -330,6 +334,10 @@ def test_the_model_is_listed_by_its_name(client: Any, runtime: Runtime) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
+        (
+            {"tools": [OTHER], "extra_body": {"tools": [LARGE]}, "tool_choice": "required"},
+            *("tools", "invalid_value"),
+        ),
         ({"max_tokens": 100_000}, "messages", "context_length_exceeded"),
         ({"temperature": 3}, "temperature", "invalid_value"),
         ({"response_format": FORMAT, "max_tokens": 3}, "max_tokens", "invalid_value"),

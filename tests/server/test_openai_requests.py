@@ -62,6 +62,11 @@ def function_tool(**fields: Any) -> dict[str, Any]:
     return {"type": "function", "function": fields}
 
 
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 def shown(prompt: Prompt) -> str:
     return ScriptedBackend().render(prompt)
 
@@ -266,6 +271,14 @@ def test_a_named_tool_is_the_only_one_that_may_be_called() -> None:
     assert "weather" in shown(made.requests[0].prompt)
 
 
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_some_tools_alone_may_be_called(mode: str) -> None:
+    use = chat(tools=[WEATHER, TIME], tool_choice=allowed(mode, "time")).use
+    assert [tool.name for tool in use.tools] == ["weather", "time"]
+    assert [tool.name for tool in use.callable] == ["time"]
+    assert use.mode == mode
+
+
 def test_tools_may_be_called_by_default_and_join_the_system_turn() -> None:
     made = chat([{"role": "system", "content": "Be kind."}, *HELLO], tools=[TIME])
     assert made.requests[0].params.stop == ("<tool_call>",)
@@ -330,6 +343,16 @@ def test_a_control_token_that_begins_calls_stops_the_text_too() -> None:
         ),
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"tools": [TIME], "response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [TIME], "tool_choice": {"type": "custom"}}, "tool_choice.type"),
+        ({"tools": [TIME], "tool_choice": allowed("auto")}, "tool_choice.allowed_tools.tools"),
+        (
+            {"tools": [TIME], "tool_choice": allowed("often", "time")},
+            "tool_choice.allowed_tools.mode",
+        ),
+        (
+            {"tools": [TIME], "tool_choice": allowed("auto", "weather")},
+            "tool_choice.allowed_tools.tools[0]",
+        ),
     ],
 )  # fmt: skip
 def test_tools_that_cannot_be_called_are_refused(fields: dict[str, Any], param: str) -> None:
