@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from lmlang.grammar.automaton import Content, Leaving
 from lmlang.grammar.ebnf_network import Prepared, prepare
@@ -33,6 +33,10 @@ MAX_CONTENTS = 8
 """Where more than so many rules may read the next byte, no tables are offered."""
 
 
+MAX_DEPTH, MAX_COMPARED = 8, 8
+"""How far calls are compared, and with how many others."""
+
+
 class Call:
     """A rule that has begun somewhere, and for whom; equal ones are one object.
 
@@ -43,9 +47,10 @@ class Call:
         returns: Where it goes on behind this one, once that has been asked.
         cost: Bytes of the shortest text behind this one, once that has been asked.
         onward: How that text begins: the caller.
+        covers: Other calls of the rule, and whether all that may come behind them may come here.
     """
 
-    __slots__ = ("behind", "callers", "cost", "onward", "returns", "rule")
+    __slots__ = ("behind", "callers", "cost", "covers", "onward", "returns", "rule")
 
     def __init__(self, rule: int, callers: frozenset[Caller]) -> None:
         self.rule = rule
@@ -54,10 +59,12 @@ class Call:
         self.behind: int | None = None
         self.cost: int | None = None
         self.onward: Caller | None = None
+        self.covers: dict[Call, bool] = {}
 
 
 Caller: TypeAlias = tuple[int, int, Call]
 Item: TypeAlias = tuple[Spot, Call]
+E = TypeVar("E", bound=tuple[Any, ...])
 
 
 class Place:
@@ -119,7 +126,8 @@ class EbnfRules:
                 if onward.ends:
                     for back, outer in self._returns(call):
                         self._add(found, self._spots.at(back), outer)
-        return Place(frozenset((spot, call) for call, spot in found.items())) if found else None
+        items = self._widest((spot, call) for call, spot in found.items())
+        return Place(frozenset(items)) if found else None
 
     def following(self, key: Place) -> bytes:
         """The bytes for which `push` gives a key, in ascending order."""
@@ -134,16 +142,13 @@ class EbnfRules:
 
     def completion(self, key: Place) -> bytes:
         """The fewest bytes that complete the output."""
-        spot, call = min(
-            key.items, key=lambda item: (item[0].cost + self._cost(item[1]), item[0].number)
+        costs = [(spot.cost + self._cost(call), spot, call) for spot, call in key.items]
+        least = min(cost for cost, _, _ in costs)
+        return min(
+            self._grammar.shortest(spot.nearest) + self._rest(call)
+            for cost, spot, call in costs
+            if cost == least
         )
-        found = bytearray(self._grammar.shortest(spot.nearest))
-        while call.onward is not None:
-            called, back, outer = call.onward
-            for node in (*self._climb(call.rule)[called].nodes, back):
-                found += self._grammar.shortest(node)
-            call = outer
-        return bytes(found)
 
     def contents(self, key: Place) -> tuple[Content, ...]:
         """Tables for the bytes that come next."""
@@ -191,7 +196,8 @@ class EbnfRules:
 
     def _call(self, rule: int, callers: Iterable[Caller]) -> Call:
         """A rule that begins where others call; those that cannot come to it do not count."""
-        those = frozenset(each for each in callers if rule in self._spots.begun(each[0]))
+        here = [each for each in callers if rule in self._spots.begun(each[0])]
+        those = frozenset(self._widest(here))
         found = self._calls.get((rule, those))
         if found is None:
             if len(self._calls) >= MAX_KEPT:
@@ -218,7 +224,7 @@ class EbnfRules:
                     if spot.ends and outer not in seen:
                         seen.add(outer)
                         todo.append(outer)
-            call.returns = tuple(found)
+            call.returns = tuple(self._widest(found))
         return call.returns
 
     def _table(self, call: Call) -> EbnfTable:
@@ -257,10 +263,60 @@ class EbnfRules:
             call.cost = 0
             return
         climb = self._climb(call.rule)
-        call.cost, _, call.onward = min(
-            (climb[each[0]].cost + self._grammar.cost[each[1]] + (each[2].cost or 0), index, each)
-            for index, each in enumerate(sorted(call.callers, key=lambda each: each[:2]))
-        )
+        ways = [
+            (climb[rule].cost + self._grammar.cost[back] + (outer.cost or 0), rule, back, outer)
+            for rule, back, outer in call.callers
+        ]
+        least = min(way[:3] for way in ways)
+        tied = [way[3] for way in ways if way[:3] == least]  # all of one cost, so of one length
+        outer = tied[0] if len(tied) == 1 else min(tied, key=self._rest)
+        call.cost, call.onward = least[0], (least[1], least[2], outer)
+
+    def _rest(self, call: Call) -> bytes:
+        """The shortest text behind a call; of several the first one, whatever was met before."""
+        found = bytearray()
+        while self._cost(call):
+            assert call.onward is not None, "behind the output nothing costs anything"
+            called, back, outer = call.onward
+            for node in (*self._climb(call.rule)[called].nodes, back):
+                found += self._grammar.shortest(node)
+            call = outer
+        return bytes(found)
+
+    def _widest(self, entries: Iterable[E]) -> list[E]:
+        """Entries without those whose futures another one has too, but for its call the same.
+
+        Where a text can be read in ever more ways, so many calls come down to a few.
+        """
+        kept: dict[tuple[object, ...], list[E]] = {}
+        for entry in entries:
+            call: Call = entry[-1]
+            group = kept.setdefault((*entry[:-1], call.rule), [])
+            near = group[-MAX_COMPARED:]
+            if not any(self._covers(other[-1], call, MAX_DEPTH) for other in near):
+                near = [other for other in near if not self._covers(call, other[-1], MAX_DEPTH)]
+                group[-MAX_COMPARED:] = [*near, entry]
+        return [entry for group in kept.values() for entry in group]
+
+    def _covers(self, wide: Call, narrow: Call, depth: int) -> bool:
+        """Whether whatever may come behind the narrow call may come behind the wide one.
+
+        No where one would have to look too deep.
+        """
+        if wide is narrow:
+            return True
+        if depth == 0 or wide.rule != narrow.rule or self._output in (wide, narrow):
+            return False
+        found = wide.covers.get(narrow)
+        if found is None:
+            found = wide.covers[narrow] = all(
+                any(
+                    (rule, back) == other[:2] and self._covers(other[2], outer, depth - 1)
+                    for other in wide.callers
+                )
+                for rule, back, outer in narrow.callers
+            )
+        return found
 
     def _climb(self, rule: int) -> dict[int, Climb]:
         """How the end of a rule becomes that of others that began where it did."""

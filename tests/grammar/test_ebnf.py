@@ -339,6 +339,39 @@ def test_right_and_left_recursion_come_back_to_the_same_states() -> None:
         assert len(automaton._states) <= 3
 
 
+@pytest.mark.parametrize(
+    ("text", "cycle"),
+    [
+        ('root ::= root root | "a"', "a"),
+        ('root ::= root root root | "a"', "a"),
+        ('root ::= root [-+*] root | "a" | "(" root ")"', "a+"),
+        ('root ::= "if " root (" else " root)? | "x"', "if "),
+    ],
+)
+def test_what_can_be_read_in_many_ways_has_few_items(text: str, cycle: str) -> None:
+    automaton = compiled(text)
+    state = automaton.run(automaton.start, (cycle * 300).encode())
+    assert state is not None
+    assert len(state.key.items) <= 3  # type: ignore[attr-defined]
+
+
+@settings(max_examples=50)
+@given(GRAMMARS, st.randoms(use_true_random=False))
+def test_completions_do_not_hang_on_what_was_met_before(
+    grammar: dict[str, Tree], chance: random.Random
+) -> None:
+    one, other = grown(grammar), grown(grammar)
+    if one is None or other is None:
+        return
+    for text in chance.sample(TEXTS, 30):
+        other.run(other.start, text.encode())
+    for text in TEXTS[:40]:
+        here, there = one.run(one.start, text.encode()), other.run(other.start, text.encode())
+        assert (here is None) == (there is None)
+        if here is not None and there is not None:
+            assert one.completion(here) == other.completion(there)
+
+
 def test_depth_of_the_output_and_of_the_text_is_no_recursion() -> None:
     automaton = compiled('root ::= "(" root ")" | "x"')
     state = automaton.run(automaton.start, b"(" * 10_000)
