@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,10 @@ END_SPELLINGS = frozenset(
     | {"<|end|>", "<end_of_turn>", "<eos>", "</s>", "<｜end▁of▁sentence｜>"}
 )
 """Control tokens that end an output in the models known to us."""
+PIECE = 1 << 14
+"""Characters that are encoded at once: long texts are faster in pieces, where they can be cut."""
+SHORT = 1 << 10
+"""Characters up to which it is faster to hold other threads up than to let them run."""
 
 
 class Tokenizer:
@@ -166,9 +170,26 @@ class Tokenizer:
                 and not self._defined_pattern.match(text)
             ):
                 text = " " + text
-            return list(self._encoder.encode(text, add_special_tokens=False).ids)
+            ids: list[int] = []
+            for piece in self._pieces(text):
+                if len(piece) > SHORT:  # in a batch, even of one, other threads run meanwhile
+                    (found,) = self._encoder.encode_batch_fast([piece], add_special_tokens=False)
+                else:
+                    found = self._encoder.encode(piece, add_special_tokens=False)
+                ids += found.ids
+            return ids
         except (TypeError, UnicodeEncodeError):
             raise _no_text(text) from None
+
+    def _pieces(self, text: str) -> Iterator[str]:
+        """A text in pieces that are encoded apart, about `PIECE` characters each where it can."""
+        start, size = 0, PIECE
+        while len(text) - start > size:
+            at = self._parts.boundaries.last(text[start : start + size])
+            if at:
+                yield text[start : start + at]
+            start, size = start + at, PIECE if at else 2 * size
+        yield text[start:]
 
     def encode_stable(self, text: str, *, at_start: bool = False) -> tuple[list[int], int]:
         """The beginning of ``encode(text)`` that no text appended later can change.
