@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from lmlang.errors import BudgetExceeded, quote
+from lmlang.errors import BudgetExceeded, ProgramTypeError, an, quote
 from lmlang.grammar.automaton import Automaton, State
 from lmlang.grammar.canonical import Canonical
 from lmlang.grammar.closing import Closings
@@ -18,6 +18,10 @@ from lmlang.grammar.vocabulary import Vocabulary
 SAMPLE_TOKENS = 256
 CLOSING_SHARE = 0.15
 """How often a random output takes a step toward its end."""
+MOST_EXPECTED = 12
+"""Characters, or runs of them, that a mismatch names."""
+MOST_SHOWN = 80
+"""Characters of a spec that the repr shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,16 @@ class Grammar:
         return self._shortest
 
     def match(self, text: str) -> Match:
-        """Whether a text is an output of the grammar, and where and why it is not."""
+        """Whether a text is an output of the grammar, and where and why it is not.
+
+        Raises:
+            ProgramTypeError: It is no text.
+        """
+        if not isinstance(text, str):
+            raise ProgramTypeError(
+                f"match takes a text, not {an(type(text).__name__)}: a value is matched as the "
+                "text that it is written as, and bytes once they are decoded."
+            )
         state = self.automaton.start
         for position, character in enumerate(text):
             behind = self.automaton.run(state, character.encode("utf-8", "surrogatepass"))
@@ -154,18 +167,30 @@ class Grammar:
         return Match(False, position, self._expected(state), pointer)
 
     def _expected(self, state: State) -> str:
-        following = self.automaton.following(state)
-        parts = []
-        shown = bytes(byte for byte in following if byte < 0x80)
-        if len(shown) <= 12:
-            parts += [quote(chr(byte)) for byte in shown]
-        else:
-            parts.append(f"one of {len(following)} bytes such as {quote(chr(shown[0]))}")
-        if len(shown) < len(following) and len(shown) <= 12:
+        following = sorted(self.automaton.following(state))
+        parts = _runs([byte for byte in following if byte < 0x80])
+        if len(parts) > MOST_EXPECTED:
+            parts[MOST_EXPECTED:] = [f"{len(parts) - MOST_EXPECTED:,} more"]
+        if following and following[-1] >= 0x80:
             parts.append("a character outside of ASCII")
         if state.accepting:
             parts.append("the end")
         return " or ".join(parts)
 
     def __repr__(self) -> str:
-        return f"<Grammar of {quote(repr(self.spec))}>"
+        spec = repr(self.spec)
+        shown = spec if len(spec) <= MOST_SHOWN else spec[: MOST_SHOWN - 1] + "…"
+        return f"<Grammar of {shown}>"
+
+
+def _runs(characters: list[int]) -> list[str]:
+    """ASCII characters, in order, as a message shows them: four in a row by their ends alone."""
+    parts: list[str] = []
+    begun = 0
+    for place, code in enumerate(characters, 1):
+        if place < len(characters) and characters[place] == code + 1:
+            continue
+        run = [quote(chr(each)) for each in characters[begun:place]]
+        parts += run if len(run) < 4 else [f"{run[0]} to {run[-1]}"]
+        begun = place
+    return parts

@@ -66,3 +66,29 @@ def test_types_and_specs_are_compiled() -> None:
         lm.grammar.compile(object(), VOCABULARY)
     with pytest.raises(ProgramTypeError, match="has no vocabulary"):
         lm.grammar.compile(int, None)
+
+
+def test_what_could_have_come_is_told_in_few_words() -> None:
+    def expected(constraint: object, text: str = "") -> str:
+        return lm.grammar.compile(constraint, VOCABULARY).match(text).expected
+
+    assert expected(int) == "'-' or '0' to '9'"
+    assert expected(int, "1x") == "'0' to '9' or the end"
+    assert (
+        expected(lm.grammar.Regex("[abc]|é")) == "'a' or 'b' or 'c' or a character outside of ASCII"
+    )
+    assert expected(lm.grammar.Regex("[acegikmoqsuwyACEF]")).endswith(
+        "'i' or 'k' or 'm' or 'o' or 5 more"
+    )
+    value = "'\"' or '-' or '0' to '9' or '[' or 'f' or 'n' or 't' or '{'"
+    assert expected({}) == value
+    grammar = lm.grammar.compile({"enum": ["x" * 100]}, VOCABULARY)
+    assert repr(grammar).startswith('<Grammar of JsonSchema(text=\'{"enum": ["xxx')
+    assert len(repr(grammar)) < 100
+
+
+@pytest.mark.parametrize("value", [3, b"3", {"a": 1}, None])
+def test_a_value_is_no_text_to_match(value: object) -> None:
+    grammar = lm.grammar.compile(int, VOCABULARY)
+    with pytest.raises(ProgramTypeError, match=r"^match takes a text, not a"):
+        grammar.match(value)  # type: ignore[arg-type]
