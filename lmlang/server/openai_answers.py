@@ -178,8 +178,17 @@ class Counted:
     generated: int = 0
 
     def add(self, prompt: int, usage: Usage) -> None:
-        """Count an output; of several for one prompt, the prompt is counted once."""
-        self.prompts.setdefault(prompt, usage)
+        """Count an output; of several for one prompt, the prompt is counted once.
+
+        Samples find in the cache what the first of them has computed: that does not count.
+        """
+        known = self.prompts.get(prompt)
+        if known is None or usage.cached_tokens < known.cached_tokens:
+            self.prompts[prompt] = usage
+        self.generated += usage.generated_tokens
+
+    def go_on(self, usage: Usage) -> None:
+        """Count more of an output, whose prompt is counted already."""
         self.generated += usage.generated_tokens
 
     def told(self) -> dict[str, Any]:

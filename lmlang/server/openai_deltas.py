@@ -143,7 +143,7 @@ class Answering:
             async with self._works([request]) as work:
                 async for _, item in work.items():
                     if isinstance(item, Output):
-                        self.counted.add(0, item.usage)
+                        self.counted.go_on(item.usage)
                         yield Delta(finish=_finish(item.finish, called=True))
                         continue
                     call = reader.add(item.text)

@@ -369,6 +369,28 @@ def test_a_schema_that_cannot_be_kept_is_refused_by_its_place(client: Any, choic
     assert refusal.value.param == "response_format"
 
 
+def test_samples_count_what_was_cached_before_them(client: Any) -> None:
+    messages = [{"role": "user", "content": "and the user and the world"}]
+    first = chat(client, messages, n=4).usage
+    second = chat(client, messages, n=4).usage
+    assert first.prompt_tokens_details.cached_tokens < first.prompt_tokens // 2
+    assert second.prompt_tokens_details.cached_tokens == second.prompt_tokens - 1
+
+
+def test_no_key_learns_what_another_has_asked(runtime: Runtime) -> None:
+    def cached(client: Any) -> int:
+        count: int = chat(client).usage.prompt_tokens_details.cached_tokens
+        return count
+
+    with (
+        served(runtime, keys=("one", "two")) as url,
+        connected(url, "one") as first,
+        connected(url, "two") as second,
+    ):
+        assert (cached(first), cached(second)) == (0, 0)
+        assert cached(first) == cached(second) > 0
+
+
 def test_keys_and_full_servers_answer_as_openai_does() -> None:
     with served(ScriptedBackend(["a", "b"]), keys=("right",), max_requests=1) as url:
         with connected(url, "wrong") as client, pytest.raises(openai.AuthenticationError):
