@@ -6,13 +6,15 @@ PYTHON ?= python3
 TORCH ?= "torch>=2.9,<2.14"
 VENV := .venv
 RUN := $(VENV)/bin/python
+# SGLang's own frontend, which the tests run against the server.
+SGLANG := $(VENV)/sglang-0.4.10.post2 $(VENV)/sglang-0.5.10
 
 .PHONY: demo test check format bench clean
 
 demo: $(VENV)/installed
 	$(RUN) -m lmlang demo
 
-test: $(VENV)/installed-test
+test: $(VENV)/installed-test | $(SGLANG)
 	$(RUN) -m pytest
 
 check: $(VENV)/installed-test
@@ -48,3 +50,10 @@ $(VENV)/installed: pyproject.toml
 $(VENV)/installed-test: $(VENV)/installed
 	$(RUN) -m pip install --quiet --editable ".[test]"
 	touch $@
+
+# An environment of its own, as it asks for other versions of torch and transformers than we do; its
+# frontend needs neither. Where it cannot be installed, its tests skip and say so.
+$(VENV)/sglang-%: | $(VENV)/installed
+	{ $(PYTHON) -m venv $@ && \
+	$@/bin/python -m pip install --quiet requests numpy tqdm ipython pybase64 pydantic aiohttp && \
+	$@/bin/python -m pip install --quiet --no-deps sglang==$*; } || rm -rf $@

@@ -16,8 +16,10 @@ from lmlang.protocol import Event, Generation, Prompt, Request, SamplingParams, 
 from lmlang.runtime.local import Runtime
 from lmlang.server.app import make_app
 from lmlang.server.config import ServerConfig
-from lmlang.server.sglang_request import asked_for
+from lmlang.server.sglang_answer import FINISHES
+from lmlang.server.sglang_request import BODY, CONSTRAINTS, MENDS, OTHERS, SAMPLING, asked_for
 from lmlang.testing import ScriptedBackend
+from tests import pages
 from tests.backends.served import served
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -652,3 +654,30 @@ def test_a_prompt_begins_with_the_token_that_the_model_wants():
             assert generated(client, text=text)["meta_info"]["prompt_tokens"] == told["count"]
         bare = client.post("/tokenize", json={"prompt": "hello", "add_special_tokens": False})
         assert bare.json()["tokens"] == runtime.tokenizer.encode("hello")
+
+
+# ---------------------------------------------------------------- the reference
+
+
+def test_the_reference_names_every_route_and_field(runtime):
+    sections = {section.title: section for section in pages.sections("docs/reference/sglang.md")}
+
+    def named(title: str, heading: str = "field") -> set[str]:
+        rows = pages.table(sections[title], heading)
+        return {name for first, *_ in rows for name in pages.coded(first)}
+
+    app = make_app(runtime)
+    served_here = {
+        f"{method.upper()} {path}"
+        for path, methods in app.openapi()["paths"].items()
+        for method, about in methods.items()
+        if about["tags"] == ["sglang"] or path in ("/health", "/flush_cache", "/abort_request")
+    }
+    assert named("Routes", "route") == served_here | {"GET /server_info"}
+    assert named("Fields of /generate") == BODY
+    assert named("sampling_params") == SAMPLING.keys() | CONSTRAINTS.keys() | OTHERS
+    refused = sections["Fields that are refused"].text.split("Among them are")[1]
+    assert set(pages.coded(refused)) == set(MENDS)
+    words = named("Answers", "`finish_reason`")
+    kinds = {json.loads(word.replace("…", "0").replace("N", "0"))["type"] for word in words}
+    assert kinds == {*FINISHES.values(), "abort"}

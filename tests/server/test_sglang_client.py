@@ -1,6 +1,7 @@
 """SGLang's own frontend, unmodified, against ``lmlang serve`` with the embedded model.
 
-It runs in an environment of its own, as it wants other versions of many packages than we do:
+It runs in an environment of its own, which ``make test`` makes, as it asks for other versions of
+torch and transformers than we do:
 
     python -m venv .venv/sglang-0.4.10.post2
     .venv/sglang-0.4.10.post2/bin/pip install requests numpy tqdm ipython pybase64 pydantic aiohttp
