@@ -17,8 +17,11 @@ from lmlang.server.refusals import Refusal
 AT_ONCE = 32_768
 """Bytes that are parsed on the event loop; more go to the pool."""
 
-_SKIPPED = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[^][{}"]+', re.DOTALL)
-"""Strings, and whatever else opens and closes nothing."""
+MAX_CONTAINERS = 100_000
+"""Lists and objects in one body."""
+
+_STEPS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]', re.DOTALL)
+"""Strings, and what opens and closes."""
 
 
 async def json_body(
@@ -49,8 +52,11 @@ def parsed(data: bytes, max_depth: int) -> dict[str, Any]:
     """
     if not data.strip():
         raise _bad("the body is empty: send a JSON object.")
-    if depth_exceeds(data, max_depth):
+    depth, containers = shape_of(data, max_depth)
+    if depth > max_depth:
         raise _bad(f"the JSON is nested deeper than {max_depth} levels: flatten it.")
+    if containers > MAX_CONTAINERS:
+        raise _bad(f"the JSON has more than {MAX_CONTAINERS:,} lists and objects: send fewer.")
     try:
         found = json.loads(data.decode())
     except UnicodeDecodeError as error:
@@ -66,19 +72,24 @@ def parsed(data: bytes, max_depth: int) -> dict[str, Any]:
     return found
 
 
-def depth_exceeds(data: bytes, limit: int) -> bool:
-    """Whether lists and objects are nested deeper than a limit; for anything, JSON or not."""
-    if data.count(b"[") + data.count(b"{") <= limit:
-        return False
-    depth = 0
-    for bracket in _SKIPPED.sub(b"", data):
-        if bracket in b"[{":
-            depth += 1
-            if depth > limit:
-                return True
-        elif bracket in b"]}":
+def shape_of(data: bytes, max_depth: int) -> tuple[int, int]:
+    """How deep lists and objects are nested, and how many there are; for anything, JSON or not.
+
+    Beyond `MAX_CONTAINERS` and ``max_depth`` it does not look further.
+    """
+    deepest = depth = count = 0
+    if data.count(b"[") + data.count(b"{") <= min(max_depth, MAX_CONTAINERS):
+        return 0, 0  # not even if all of them were nested
+    for step in _STEPS.finditer(data):
+        sign = data[step.start()]
+        if sign in b"[{":
+            depth, count = depth + 1, count + 1
+            deepest = max(deepest, depth)
+            if deepest > max_depth or count > MAX_CONTAINERS:
+                break
+        elif sign in b"]}":
             depth -= 1
-    return False
+    return deepest, count
 
 
 def _check_type(http: Request) -> None:

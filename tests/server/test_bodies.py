@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmlang.server.bodies import depth_exceeds, parsed
+from lmlang.server.bodies import MAX_CONTAINERS, parsed, shape_of
 from lmlang.server.refusals import Refusal
 from lmlang.testing import ScriptedBackend
 from tests.server.harness import Running, running, text
@@ -35,12 +35,12 @@ def depth(value: object) -> int:
 @given(VALUES, st.booleans(), st.integers(0, 8))
 def test_the_depth_is_known_before_parsing(value: object, ascii_only: bool, limit: int) -> None:
     data = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "replace")
-    assert depth_exceeds(data, limit) == (depth(value) > limit)
+    assert (shape_of(data, limit)[0] > limit) == (depth(value) > limit)
 
 
 @given(st.binary(max_size=60), st.integers(0, 3))
 def test_what_is_no_json_is_refused_or_parsed_and_never_breaks(data: bytes, limit: int) -> None:
-    depth_exceeds(data, limit)
+    shape_of(data, limit)
     try:
         found = parsed(data, 64)
     except Refusal:
@@ -63,6 +63,7 @@ def test_what_is_no_json_is_refused_or_parsed_and_never_breaks(data: bytes, limi
         (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested deeper than 64"),
         (b'{"a": ' + b"9" * 5_000 + b"}", "a number of thousands of digits"),
     ],
+    ids=range(11),
 )
 def test_what_cannot_be_read_says_why(data: bytes, told: str) -> None:
     with pytest.raises(Refusal, match=told) as refused:
@@ -74,7 +75,10 @@ def test_what_cannot_be_read_says_why(data: bytes, told: str) -> None:
 def test_a_body_of_four_megabytes_is_read() -> None:
     assert len(parsed(b'{"a": "' + b"x" * 4_000_000 + b'"}', 64)["a"]) == 4_000_000
     assert len(parsed(b'{"a": "' + b'\\"' * 2_000_000 + b'"}', 64)["a"]) == 2_000_000
-    assert len(parsed(b'{"a": [' + b"[]," * 100_000 + b"1]}", 64)["a"]) == 100_001
+    many = b'{"a": [' + b"[]," * (MAX_CONTAINERS - 2) + b'"[[[{{{"]}'
+    assert len(parsed(many, 64)["a"]) == MAX_CONTAINERS - 1
+    with pytest.raises(Refusal, match="more than 100,000 lists and objects"):
+        parsed(many.replace(b'"[[[{{{"', b"[]"), 64)
     with pytest.raises(Refusal, match="nested deeper"):
         parsed(b'{"a": ' + b"[" * 4_000_000, 64)
 
