@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import threading
@@ -405,6 +406,40 @@ def test_a_stream_that_takes_too_long_is_aborted(runtime):
         assert "0.3 s" in last["meta_info"]["finish_reason"]["message"]
         answer = client.post("/generate", json={"text": "hello", "sampling_params": long})
         assert answer.status_code == 504
+
+
+class Endless(ScriptedBackend):
+    """A backend that never comes to an end behind its first token."""
+
+    def generate(self, request: Request) -> Generation:
+        generation = Generation(request)
+        generation.push(Event(0, (104,), "h", (-1.0,)))
+        return generation
+
+
+def test_a_server_that_ends_aborts_its_streams():
+    app = make_app(Endless())
+    desk = app.state.server.desk
+
+    async def end_it() -> str:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as asker:
+            asked = asker.post("/generate", json={"text": ["hello", "the"], "stream": True})
+            answer = asyncio.ensure_future(asked)
+            while not desk.under_way:
+                await asyncio.sleep(0)
+            desk.end_all()
+            return (await answer).text
+
+    frames = asyncio.run(asyncio.wait_for(end_it(), SECONDS)).split("\n\n")
+    *told, done = [frame.removeprefix("data: ") for frame in frames if frame]
+    assert done == "[DONE]"
+    last = {chunk["index"]: chunk for chunk in map(json.loads, told)}
+    assert last[0]["text"] == "h"
+    for chunk in last.values():
+        assert chunk["meta_info"]["finish_reason"]["type"] == "abort"
+        assert "shut down" in chunk["meta_info"]["finish_reason"]["message"]
+    assert sorted(last) == [0, 1]
 
 
 class Failing(ScriptedBackend):
