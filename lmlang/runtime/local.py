@@ -9,7 +9,7 @@ import os
 import weakref
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 
 import numpy as np
@@ -52,7 +52,7 @@ from lmlang.runtime.encoder import PromptEncoder
 from lmlang.runtime.engine import Engine
 from lmlang.runtime.healing import Healer
 from lmlang.runtime.loop import EngineLoop
-from lmlang.runtime.metrics import Stats
+from lmlang.runtime.metrics import GrammarCounts, Stats
 from lmlang.runtime.model_runner import ModelRunner
 from lmlang.runtime.models.llama import CausalLM
 from lmlang.runtime.models.opened import OpenedModel, open_model
@@ -174,6 +174,7 @@ class Runtime:
         self._kv_tokens = slots
         self._piece = config.max_batch_tokens
         self._compiler = Compiler()
+        self._grammars = GrammarCounts()
         pool = _pool("kv_tokens", model, slots, model.device)
         host = _pool("host_kv_gb", model, host_slots, CPU) if host_slots else None
         cache = CacheManager(
@@ -242,9 +243,11 @@ class Runtime:
             BackendError: The runtime is closed.
         """
         try:
-            return self._compiler.submit(spec, Vocabulary.of(self._opened.tokenizer))
+            grammar = self._compiler.submit(spec, Vocabulary.of(self._opened.tokenizer))
         except ProgramError:
             raise BackendError("the runtime is closed: make a new one.") from None
+        self._grammars.asked(grammar)
+        return grammar
 
     def _begin_constrained(
         self, generation: Generation, prompt: list[int], wait: bool, grammar: Future[Grammar]
@@ -387,11 +390,12 @@ class Runtime:
 
     def stats(self) -> Stats:
         """What was counted since the start or the last `reset_stats`; waits for the step's end."""
-        return self._engine.call(lambda loop: loop.stats())
+        return replace(self._engine.call(EngineLoop.stats), **self._grammars.numbers())
 
     def reset_stats(self) -> None:
         """Set all totals of `stats` to 0."""
         self._engine.call(lambda loop: loop.reset_stats())
+        self._grammars.reset()
 
     def tree(self) -> CacheTree:
         """What the radix cache holds; it prints."""

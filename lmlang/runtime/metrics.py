@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import Future
 from dataclasses import dataclass, fields
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -68,9 +72,58 @@ class Stats:
     """Time inside the model's forward passes."""
     step_seconds: float
     """Time of whole steps; the rest is planning, sampling and bookkeeping."""
+    grammars_made: int = 0
+    """Constraints that were compiled, or refused."""
+    grammars_waiting: int = 0
+    """Requests that wait for theirs."""
+    grammar_hits: int = 0
+    """Requests whose constraint had been compiled before."""
+    grammar_seconds: float = 0.0
+    """Time that requests have waited for their constraints."""
 
     def __str__(self) -> str:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         shown = {n: f"{v:,.3f}" if isinstance(v, float) else f"{v:,}" for n, v in values.items()}
         name_width, width = max(map(len, shown)), max(map(len, shown.values()))
         return "\n".join(f"{n:<{name_width}}  {v:>{width}}" for n, v in shown.items())
+
+
+class GrammarCounts:
+    """What is counted of constraints on their way to the engine. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Set all totals to 0."""
+        with self._lock:
+            self._made = self._hits = 0
+            self._seconds = 0.0
+
+    def asked(self, grammar: Future[Any]) -> None:
+        """A constraint was asked for; it may be there already."""
+        with self._lock:
+            if grammar.done():
+                self._hits += 1
+                return
+            self._waiting += 1
+        begun = time.perf_counter()
+        grammar.add_done_callback(lambda _: self._came(time.perf_counter() - begun))
+
+    def _came(self, seconds: float) -> None:
+        with self._lock:
+            self._waiting -= 1
+            self._made += 1
+            self._seconds += seconds
+
+    def numbers(self) -> dict[str, Any]:
+        """The fields of `Stats` that are about constraints."""
+        with self._lock:
+            return {
+                "grammars_made": self._made,
+                "grammars_waiting": self._waiting,
+                "grammar_hits": self._hits,
+                "grammar_seconds": self._seconds,
+            }
