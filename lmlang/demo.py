@@ -1,4 +1,4 @@
-"""Four short programs on the embedded model, each with its output and what the runtime did."""
+"""Five short programs on the embedded model, each with its output and what the runtime did."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import json
 import textwrap
 import time
 from collections.abc import Callable
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 import lmlang as lm
 from lmlang.runtime.metrics import Stats
@@ -26,6 +29,11 @@ ASKED = (
     "Where was she born?", "When was she born?", "What did she discover?",
     "Which prizes did she win?",
 )  # fmt: skip
+
+LIFE = (
+    "Marie Curie (born on 7 November 1867) was a physicist. She won the Nobel Prize in Physics in "
+    "1903 and the Nobel Prize in Chemistry in 1911."
+)
 
 COUNTRIES = (
     "Italy", "Japan", "Egypt", "Canada", "Norway", "Peru", "India", "Kenya", "Poland", "Greece",
@@ -68,6 +76,23 @@ def read(s: lm.ProgramState, passage: str) -> None:
         forks.join()
 
 
+@dataclasses.dataclass
+class Scientist:
+    """What is to be read out of a text."""
+
+    name: Annotated[str, Field(max_length=40)]
+    year_of_birth: Annotated[int, Field(ge=1000, le=2100)]
+    profession: Literal["biologist", "chemist", "mathematician", "physicist"]
+    years_of_prizes: Annotated[list[Annotated[int, Field(ge=1901, le=2100)]], Field(max_length=2)]
+
+
+@lm.function
+def extract(s: lm.ProgramState, text: str) -> None:
+    """A typed value: whatever the model writes, it is valid."""
+    s += lm.user(text + "\n\nWrite down who this is about, as JSON.")
+    s += lm.assistant(lm.gen("who", type=Scientist, max_tokens=120, temperature=0))
+
+
 @lm.function
 def capital(s: lm.ProgramState, country: str) -> None:
     """One row of a few-shot batch: every row begins with the same examples."""
@@ -77,7 +102,7 @@ def capital(s: lm.ProgramState, country: str) -> None:
 
 
 def run_demo(say: Say) -> None:
-    """Run the four programs on a runtime of their own; the last line is JSON."""
+    """Run the five programs on a runtime of their own; the last line is JSON."""
     say("Loading the embedded model, SmolLM2-135M-Instruct …")
     started = time.perf_counter()
     with lm.Runtime() as runtime:
@@ -86,6 +111,7 @@ def run_demo(say: Say) -> None:
             "chat": _part(runtime, say, "A chat answer", _chat),
             "select": _part(runtime, say, "A select with probabilities", _choose),
             "fork": _part(runtime, say, "One prompt forked into four", _read),
+            "extract": _part(runtime, say, "A typed value out of a text", _extract),
             "batch": _part(runtime, say, "Twenty rows over one few-shot prefix", _batch),
         }
     say("")
@@ -112,6 +138,14 @@ def _read(runtime: lm.Runtime, say: Say) -> None:
     state = read.run(passage=PASSAGE, backend=runtime)
     for question, fact in zip(ASKED, state["fact"], strict=True):
         say(f"  {question:<26} {fact.strip()}")
+
+
+def _extract(runtime: lm.Runtime, say: Say) -> None:
+    state = extract.run(text=LIFE, backend=runtime)
+    say(textwrap.fill(LIFE, 96, initial_indent="> ", subsequent_indent="> "))
+    say(textwrap.fill(repr(state["who"]), 94, initial_indent="  ", subsequent_indent="    "))
+    meta = state.meta("who")
+    say(f"  {meta.forced_tokens} of {meta.generated_tokens} tokens left no choice.")
 
 
 def _batch(runtime: lm.Runtime, say: Say) -> None:
@@ -150,6 +184,6 @@ def _summary(stats: Stats, seconds: float) -> dict[str, int | float]:
     counters = dataclasses.asdict(stats)
     names = (
         "requests", "prompt_tokens", "cached_tokens", "prefill_tokens", "decode_tokens",
-        "computed_tokens", "generated_tokens", "scored_tokens", "steps",
+        "computed_tokens", "generated_tokens", "forced_tokens", "scored_tokens", "steps",
     )  # fmt: skip
     return {name: counters[name] for name in names} | {"seconds": round(seconds, 3)}
