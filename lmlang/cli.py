@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="serve a model over HTTP",
         description=SERVE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # --api-key KEY would show the key to others, and be taken for a file
     )
     _add_serve_options(serve)
     commands.add_parser(
