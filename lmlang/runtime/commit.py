@@ -148,6 +148,8 @@ class Commit:
                     break
                 draw = replace(draw, barred=draw.barred | {drawn.token})
                 (drawn,) = sample(scores, [draw])
+                if drawn.token in draw.barred or not constraint.allows(drawn.token):
+                    break  # nothing else has a finite logit
             if taken:
                 self._counters.sampled_tokens += 1
                 sequence.generated.append(drawn.token)

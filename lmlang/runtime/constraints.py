@@ -112,6 +112,10 @@ class Constrained:
         self._end_where_nothing_follows()
         return True
 
+    def allows(self, token: int) -> bool:
+        """Whether a token may be drawn next."""
+        return self._matcher.is_accepting() or self._matcher.mask().allows(token)
+
     def would_take(self, token: int) -> bool:
         """Whether `take` would take a token, or end with it; nothing changes."""
         matcher = self._matcher

@@ -549,3 +549,17 @@ def test_cancelling_and_closing_while_a_constraint_compiles() -> None:
         late.result(timeout=60)
     with pytest.raises(lm.BackendError, match="closed"):
         rt.generate(asking(SPECS[0])).result(timeout=60)
+
+
+def test_the_budget_closes_where_the_only_token_left_does_not_fit(runtime: Runtime) -> None:
+    (only,) = TOKENIZER.encode("b")
+
+    def only_b(ids: tuple[int, ...], row: torch.Tensor) -> None:
+        row[:only] = row[only + 1 :] = float("-inf")
+
+    one = replace(asking(Regex(r"a(b[b]{9}c|e)"), max_tokens=3), processor=only_b)
+    output = runtime.generate(one).result(timeout=60)
+    assert (output.text, output.finish) == ("ae", Finish("forced_close"))
+    with pytest.raises(lm.BudgetExceeded):
+        runtime.generate(replace(one, on_budget="raise")).result(timeout=60)
+    runtime.check()
