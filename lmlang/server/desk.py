@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from lmlang.errors import BackendError, Cancelled, LMLangError, QueueFull
 from lmlang.protocol import Backend, Generation, Request, Tag
+from lmlang.server.bell import Bell
 from lmlang.server.caller import Caller
 from lmlang.server.config import ServerConfig
 from lmlang.server.metrics import Metrics
@@ -50,6 +51,7 @@ class Desk:
         """Generations and scores that have not ended."""
         # A backend that can refuse a full queue does so; the others take what they are given.
         self.offer: Callable[[Request], Generation] = getattr(backend, "offer", backend.generate)
+        self.bell = Bell()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lmlang-server")
         self._works: dict[tuple[str, str], set[Endable]] = {}
 

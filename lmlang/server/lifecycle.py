@@ -27,6 +27,8 @@ LAST_WORDS = 5.0
 """Seconds for the answers of what has been ended to leave."""
 MAX_HEADER = 65_536
 """Bytes of a request's line and headers."""
+MAX_CONNECTIONS = 65_536
+"""Open at a time, as far as the system allows it."""
 POLL = 0.02
 """Seconds between two looks at what is still under way."""
 
@@ -134,7 +136,20 @@ def serve(app: FastAPI, listener: socket.socket) -> None:
         app: Made by `make_app`.
         listener: Made by `bind`.
     """
+    _allow_connections()
     process = ServerProcess(app)
     with suppress(KeyboardInterrupt):
         process.run(sockets=[listener])
     app.state.server.desk.close()
+
+
+def _allow_connections() -> None:
+    """Let this process have as many open connections as the system allows it."""
+    try:
+        import resource
+    except ImportError:  # a system without such limits
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else min(hard, MAX_CONNECTIONS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

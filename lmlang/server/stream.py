@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, cast
 
@@ -55,12 +54,12 @@ class Work:
         self._timing = Timing(len(requests))
         self._loop = asyncio.get_running_loop()
         self._moved = asyncio.Event()
-        self._rung = False
         self._reason: LMLangError | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._unwatch: list[Callable[[], None]] = []
 
     async def __aenter__(self) -> Work:
+        self._desk.bell.hang()
         for request in self._requests:
             self._desk.config.check(request)
         self._desk.enter(self, len(self._requests))
@@ -110,7 +109,6 @@ class Work:
         left = list(range(len(positions)))
         while left:
             self._moved.clear()
-            self._rung = False
             for index in list(left):
                 generation = self._generations[index]
                 ended = generation.done()  # asked first: what came before it is then there
@@ -148,10 +146,7 @@ class Work:
 
     def _ring(self) -> None:
         """There is something to read; called on any thread."""
-        if not self._rung:
-            self._rung = True
-            with suppress(RuntimeError):  # the loop is closed: nobody reads any more
-                self._loop.call_soon_threadsafe(self._moved.set)
+        self._desk.bell.ring(self._moved)
 
     def _expire(self, seconds: float) -> None:
         self.end(
