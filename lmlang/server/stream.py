@@ -30,6 +30,8 @@ from lmlang.wire.forms import dumps
 
 DONE = b"data: [DONE]\n\n"
 """The last line of every stream."""
+LAST_WORDS = 10.0
+"""Seconds for a client that reads slowly, or not at all, to take why its request was ended."""
 
 
 class Work:
@@ -55,7 +57,8 @@ class Work:
         self._loop = asyncio.get_running_loop()
         self._moved = asyncio.Event()
         self._reason: LMLangError | None = None
-        self._expiry: asyncio.TimerHandle | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self._task: asyncio.Task[Any] | None = None
         self._unwatch: list[Callable[[], None]] = []
 
     async def __aenter__(self) -> Work:
@@ -63,13 +66,14 @@ class Work:
         for request in self._requests:
             self._desk.config.check(request)
         self._desk.enter(self, len(self._requests))
+        self._task = asyncio.current_task()
+        seconds = self._desk.config.request_timeout
+        self._timers.append(self._loop.call_later(seconds, self._expire, seconds))
         try:
             self._generations = await self._offered()
         except BaseException:
-            self._desk.leave(self, len(self._requests))
+            self._leave()
             raise
-        seconds = self._desk.config.request_timeout
-        self._expiry = self._loop.call_later(seconds, self._expire, seconds)
         for generation in self._generations:
             self._unwatch.append(generation.watch(self._ring))
             generation.add_done_callback(lambda _: self._ring())
@@ -84,11 +88,9 @@ class Work:
         traceback: TracebackType | None,
     ) -> None:
         self._cancel()
-        if self._expiry is not None:
-            self._expiry.cancel()
         for unwatch in self._unwatch:
             unwatch()
-        self._desk.leave(self, len(self._requests))
+        self._leave()
         self._desk.metrics.ended(self._timing, self._caller, self._generations)
 
     async def outputs(self) -> list[Output]:
@@ -123,7 +125,9 @@ class Work:
                 await self._moved.wait()
 
     def end(self, reason: LMLangError) -> None:
-        """End all of it from outside; whoever reads gets the reason."""
+        """End all of it from outside; whoever reads gets the reason, in `LAST_WORDS` seconds."""
+        if self._reason is None and self._task is not None:
+            self._timers.append(self._loop.call_later(LAST_WORDS, self._task.cancel))
         self._reason = self._reason or reason
         self._cancel()
 
@@ -154,6 +158,11 @@ class Work:
                 f"the request did not end within the server's {seconds:g} s: ask for fewer tokens."
             )
         )
+
+    def _leave(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._desk.leave(self, len(self._requests))
 
     def _cancel(self) -> None:
         for generation in self._generations:

@@ -20,6 +20,7 @@ import pytest
 from lmlang.errors import BackendError, ProgramError
 from lmlang.protocol import Event, Finish, Generation, Output, Request, Usage
 from lmlang.runtime.local import Runtime
+from lmlang.server import stream
 from lmlang.testing import ScriptedBackend
 from tests.server.harness import Running, running, text, until, values
 from tests.tiny import tiny_model
@@ -203,6 +204,18 @@ def test_a_request_has_its_time() -> None:
         until(lambda: not backend.pending())
 
 
+def test_a_client_that_reads_nothing_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "LAST_WORDS", 0.05)
+    with Handmade() as backend, running(backend, request_timeout=0.2) as server:
+        with opened(server, text("hello")):
+            generation = backend.next()
+            for index in range(300):
+                generation.push(Event(index, (65,), "x" * 100_000, (-0.5,)))
+            until(lambda: server.inside.desk.under_way == 0)
+            until(lambda: not server.server_state.tasks)
+        assert generation.cancelled
+
+
 class Pulse:
     """The longest time that the event loop took between two turns."""
 
@@ -255,7 +268,7 @@ def test_while_a_long_text_is_encoded_streams_go_on(slow: Runtime) -> None:
         pulse = Pulse(server)
         gone = threading.Event()
 
-        def stream(number: int) -> int:
+        def read(number: int) -> int:
             count = 0
             with server.client() as client:
                 body = text(f"hello {number}", params=LONG)
@@ -266,7 +279,7 @@ def test_while_a_long_text_is_encoded_streams_go_on(slow: Runtime) -> None:
                             break
             return count
 
-        reading = [pool.submit(stream, number) for number in range(4)]
+        reading = [pool.submit(read, number) for number in range(4)]
         until(lambda: slow.stats().running == 4)
         with server.client() as client:
             assert client.post("/lm/generate", json=text(words)).status_code == 400
