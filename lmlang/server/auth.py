@@ -137,6 +137,8 @@ def _wrong_site(headers: Headers, access: Access) -> Verdict | None:
         return Verdict(
             HTTPStatus.FORBIDDEN, "web pages of this origin may not ask: allow it by --cors."
         )
+    if origin is None and _one(headers, b"sec-fetch-site") in ("cross-site", "same-site"):
+        return Verdict(HTTPStatus.FORBIDDEN, "links and pictures of web pages may not ask.")
     return None
 
 

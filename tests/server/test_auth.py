@@ -135,6 +135,9 @@ def test_without_keys_only_names_of_this_machine_and_no_web_page_come_in() -> No
         page = (b"origin", origin.encode())
         assert verdict("POST", "/lm/generate", headers(None, page), OPEN).refusal == 403
         assert verdict("OPTIONS", "/lm/generate", headers(None, page), OPEN).refusal == 403
+    for site, refusal in (("cross-site", 403), ("same-site", 403), ("none", None)):
+        picture = (b"sec-fetch-site", site.encode())
+        assert verdict("GET", "/flush_cache", headers(None, picture), OPEN).refusal == refusal
 
 
 def test_over_http_the_routes_answer_as_the_table_says(server: Running) -> None:
