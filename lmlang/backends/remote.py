@@ -38,7 +38,8 @@ from lmlang.protocol import (
 )
 
 if TYPE_CHECKING:
-    from lmlang.backends.connection import Client, Connection
+    from lmlang.backends.client import Client
+    from lmlang.backends.connection import Connection
 
 MAX_SECONDS = 1e6
 MAX_CONCURRENCY = 65_536
@@ -301,9 +302,10 @@ def _unheard(_: BaseException) -> None:
     """A hint that did not arrive; the server forgets the run by itself, only later."""
 
 
-def _connection(url: str, **parameters: Any) -> Connection:
+def _connection(url: str, **parameters: Any) -> Connection[Client]:
     try:
-        from lmlang.backends.connection import Client, Connection
+        from lmlang.backends.client import Client
+        from lmlang.backends.connection import Connection
     except ImportError:
         raise ProgramError(
             "a server is asked by httpx, which is not installed: pip install 'lmlang[remote]'."
