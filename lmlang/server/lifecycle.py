@@ -8,6 +8,7 @@ a second signal    the process is gone at once
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -112,9 +113,11 @@ def bind(config: ServerConfig) -> socket.socket:
         ProgramError: There is no such address, or somebody else has it.
     """
     try:
-        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+        found = socket.getaddrinfo(
             config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
+        # Of localhost's two addresses the one that all clients try.
+        family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise ProgramError(f"host={quote(config.host)} is no address: {error.strerror}.") from None
@@ -137,6 +140,8 @@ def serve(app: FastAPI, listener: socket.socket) -> None:
         listener: Made by `bind`.
     """
     _allow_connections()
+    gc.collect()
+    gc.freeze()  # the model's tables live as long as the process: no collection looks at them again
     process = ServerProcess(app)
     with suppress(KeyboardInterrupt):
         process.run(sockets=[listener])

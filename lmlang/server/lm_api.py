@@ -23,9 +23,12 @@ from starlette.responses import JSONResponse, Response
 from lmlang import wire
 from lmlang.errors import DeadlineExceeded, ProgramError
 from lmlang.grammar.grammar import Grammar
-from lmlang.protocol import Event, Request, RunAware, SamplingParams
+from lmlang.protocol import Event, Output, Request, RunAware, SamplingParams
 from lmlang.server.context import Server
 from lmlang.server.desk import within
+
+SMALL = 4_096
+"""Bytes of a body that is read on the event loop, which costs less than a thread's turn."""
 
 
 def router(server: Server) -> APIRouter:
@@ -40,9 +43,9 @@ def router(server: Server) -> APIRouter:
         async def values() -> AsyncGenerator[Any, None]:
             async with server.work(http, [request]) as work:
                 async for _, item in work.items():
-                    if isinstance(item, Event):
+                    if isinstance(item, Event) or _is_small(item):
                         yield wire.to_wire(item)
-                    else:  # an output may be large
+                    else:
                         yield await server.pooled(_written, item)
 
         return await server.stream(http, values())
@@ -116,8 +119,13 @@ def router(server: Server) -> APIRouter:
 
 
 async def _read(server: Server, http: HTTPRequest, read: Callable[[object], Any]) -> Any:
-    """A value of the wire; read on the pool, for it may be large."""
-    return await server.pooled(read, await server.body(http))
+    """A value of the wire; read on the pool where that may take long."""
+    body = await server.body(http)
+    length, params = http.headers.get("content-length", ""), body.get("params")
+    searches = isinstance(params, dict) and "stop_regex" in params  # which is compiled
+    if length.isdecimal() and int(length) <= SMALL and not searches:
+        return read(body)
+    return await server.pooled(read, body)
 
 
 async def _compiled(server: Server, spec: Any) -> Grammar:
@@ -131,6 +139,12 @@ async def _compiled(server: Server, spec: Any) -> Grammar:
         return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
     except asyncio.TimeoutError:
         raise DeadlineExceeded(f"the constraint was not compiled within {seconds:g} s.") from None
+
+
+def _is_small(output: Output) -> bool:
+    """Whether an output is written in no time."""
+    reports = (output.top_logprobs, output.top_probs, output.provenance, output.input_logprobs)
+    return not any(reports) and len(output.ids) <= SMALL // 16
 
 
 def _written(item: object) -> str:
