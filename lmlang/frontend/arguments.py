@@ -1,17 +1,33 @@
-"""What a program is called with: its own arguments and the keywords of its run, told apart."""
+"""What programs and words are called with: arguments and keywords, those that are none named."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
-from lmlang.errors import ProgramError, ProgramTypeError
+from lmlang.errors import ProgramError, ProgramTypeError, quote
 from lmlang.frontend.options import RUN_KEYWORDS
 
 CLOSE = 0.75
 """How like a keyword must be to one that exists, to be taken for it in a message."""
+
+_ELSEWHERE = {
+    "grammar": "ebnf",
+    "max_new_tokens": "max_tokens",
+    "options": "choices",
+    "output_type": "type",
+    "pattern": "regex",
+    "response_format": "json_schema",
+    "response_model": "type",
+    "schema": "json_schema",
+}
+"""Keywords of words by the names that runs, and other libraries of this field, have for them."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Arguments:
@@ -100,6 +116,24 @@ def meant(name: str, known: Iterable[str] = RUN_KEYWORDS) -> str:
     """A hint at the keyword that is most like one that there is not; "" where none is."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=CLOSE)
     return f" (did you mean {near[0]}?)" if near else ""
+
+
+def hinting(word: Callable[P, T]) -> Callable[P, T]:
+    """A word of the language that hints at the keyword which an unknown one was meant to be."""
+    known = frozenset(inspect.signature(word).parameters)
+
+    @wraps(word)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not known.issuperset(kwargs):
+            wrong = next(name for name in kwargs if name not in known)
+            ours = _ELSEWHERE.get(wrong)
+            hint = f" (did you mean {ours}?)" if ours in known else meant(wrong, known)
+            raise ProgramTypeError(
+                f"{word.__name__}(): got an unexpected keyword argument {quote(wrong)}{hint}."
+            )
+        return word(*args, **kwargs)
+
+    return checked
 
 
 _POSITIONAL = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,21 @@ KEYWORDS = (*SOURCES, "json_style", "on_budget", "think", "logits_processor", "p
 """All keywords of this page."""
 _CONTRADICTORY = ("min_tokens", "ignore_eos", "stop_regex", "include_stop", "heal")
 """Sampling parameters that a constraint leaves no room for."""
+
+
+_WRAPPED = (
+    ("function", "parameters"),
+    ("json_schema", "schema"),
+    ("parameters",),
+    ("input_schema",),
+    ("inputSchema",),
+    ("schema",),
+)
+"""Where tools and formats of answers of LLM APIs hold a schema."""
+_SAYING = frozenset(
+    ("$ref", "properties", "required", "additionalProperties", "items", "enum", "const")
+) | {"anyOf", "allOf", "oneOf", "not", "if"}
+"""Keywords of which a schema has one that says more than its type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +130,8 @@ def _spec(given: Mapping[str, Any]) -> tuple[Spec | None, Callable[[str], Any] |
     if source is None:
         return None, None
     value = given[source]
+    if isinstance(value, Mapping):
+        _check_unwrapped(source, value)
     if source in ("type", "dtype"):
         from lmlang.grammar.types import reader_of, spec_of  # which loads pydantic
 
@@ -121,7 +139,14 @@ def _spec(given: Mapping[str, Any]) -> tuple[Spec | None, Callable[[str], Any] |
     if source == "json_schema":
         return _schema(value, "line" if style is None else style), None
     if not isinstance(value, str):
-        raise ProgramTypeError(f"gen: {source} is a text, and this is {an(type(value).__name__)}.")
+        hint = (
+            ": give its .pattern, with its flags written into it, as in (?i)yes."
+            if isinstance(value, re.Pattern)
+            else "."
+        )
+        raise ProgramTypeError(
+            f"gen: {source} is a text, and this is {an(type(value).__name__)}{hint}"
+        )
     return (_regex if source == "regex" else _ebnf)(value), None
 
 
@@ -143,6 +168,25 @@ def _ebnf(text: str) -> Ebnf:
     spec = Ebnf(text)
     parse_grammar(text)
     return spec
+
+
+def _check_unwrapped(source: str, schema: Mapping[str, Any]) -> None:
+    """Refuse what only holds a schema, as tools of LLM APIs do: itself it would allow anything."""
+    if not _SAYING.isdisjoint(schema) or schema.get("type") not in (
+        None,
+        "function",
+        "json_schema",
+    ):
+        return
+    for path in _WRAPPED:
+        found: object = schema
+        for step in path:
+            found = found.get(step) if isinstance(found, Mapping) else None
+        if isinstance(found, Mapping):
+            place = "".join([f"[{quote(step)}]" for step in path])
+            raise ProgramError(
+                f"gen: {source} is no schema but holds one: give that part, {source}=…{place}."
+            )
 
 
 def _schema(value: Any, style: Any) -> JsonSchema:

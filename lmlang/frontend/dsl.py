@@ -9,6 +9,7 @@ from typing import Any, Final
 from lmlang import limits
 from lmlang.errors import ProgramError, ProgramTypeError, an
 from lmlang.frontend import constraints, expression, reasoning
+from lmlang.frontend.arguments import hinting
 from lmlang.frontend.choices import METHODS, BuiltIn, ChoicesMethod, greedy_token_selection
 from lmlang.frontend.constraints import check_combination, constrained
 from lmlang.frontend.expression import Expression, Leaf, as_expression, checked_text
@@ -35,6 +36,7 @@ _INERT_IN_SELECT: Final = (
 )
 
 
+@hinting
 def gen(
     name: str | None = None,
     max_tokens: int | None = None,
@@ -153,6 +155,7 @@ def gen(
     return Expression((Leaf(node, beside=living),))
 
 
+@hinting
 def gen_int(
     name: str | None = None,
     max_tokens: int | None = None,
@@ -175,6 +178,7 @@ def gen_int(
     return gen(**locals(), dtype=int)
 
 
+@hinting
 def gen_string(
     name: str | None = None,
     max_tokens: int | None = None,
@@ -200,6 +204,7 @@ def gen_string(
     return gen(**locals(), dtype=str)
 
 
+@hinting
 def select(
     name: str | None = None,
     choices: Any = None,
@@ -244,6 +249,9 @@ def select(
             f"select: temperature={drawn:g} cannot act with {_method_name(method)}, which gives "
             "no scores to draw from: leave it out, or use lm.joint."
         )
+    named = None if method is METHODS["joint"] else _method_name(method)
+    if own and named in METHODS:  # a built-in's name means the built-in, wherever the IR is read
+        named = f"own {named}"
     node = Select(
         UNPLACED,
         UNPLACED,
@@ -251,7 +259,7 @@ def select(
         texts,
         None if ends_turn is None else limits.boolean("ends_turn", ends_turn),
         drawn or None,
-        None if method is METHODS["joint"] else _method_name(method),
+        named,
     )
     return Expression((Leaf(node, members, method if own else None),))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from lmlang.errors import ProgramError, quote
 from lmlang.grammar.compiler import Compiler
 from lmlang.grammar.grammar import Grammar
 from lmlang.grammar.spec import Spec, Style, is_spec
@@ -25,10 +26,15 @@ def compile(type_or_spec: Any, tokenizer: Any, *, json_style: Style = "line") ->
     Raises:
         ConstraintError: The constraint cannot be used; the message says why.
         GrammarTooLarge: It would need too large an automaton, or too long to make.
-        ProgramError: The tokenizer's tokens do not spell text.
+        ProgramError: The tokenizer's tokens do not spell text, or ``json_style`` cannot act.
     """
     vocabulary = Vocabulary.of(tokenizer)
     if is_spec(type_or_spec):
+        if json_style != "line":
+            raise ProgramError(
+                f"json_style={quote(repr(json_style))[1:-1]} cannot act on a spec, which says it "
+                "itself: write it into JsonSchema.of(schema, style)."
+            )
         spec: Spec = type_or_spec
     else:
         from lmlang.grammar.types import spec_of

@@ -20,7 +20,7 @@ from dataclasses import dataclass, is_dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 from pydantic_core import SchemaError
 from typing_extensions import NotRequired, Required, TypedDict, is_typeddict
@@ -125,7 +125,8 @@ def _read(adapter: TypeAdapter[Any], source: str, text: str, tp: Any) -> Any:
         said = f"{quote(place)}: {first['msg']}" if place else first["msg"]
         raise ConstraintError(
             f"the output {quote(text)} is no {_name(tp)} ({said[:256]}): what validators of your "
-            "own refuse no constraint can know; generate again, or leave it to a type."
+            "own refuse no constraint can know; generate again, on a fork, which may fail without "
+            "its state, or say it by a type."
         ) from error
 
 
@@ -246,7 +247,8 @@ def _adapter(tp: Any) -> TypeAdapter[Any]:
     except PydanticUndefinedAnnotation as error:
         raise ConstraintError(
             f"the type {_name(tp)} names {quote(str(error.name))}, which is not defined where it "
-            "stands: define it at the level of the module."
+            "stands: define it at the level of the module"
+            + (", or write regex=… where it is a pattern." if isinstance(tp, str) else ".")
         ) from None
     except (PydanticUserError, SchemaError, TypeError) as error:
         where, blamed = _blamed(tp)
@@ -254,10 +256,24 @@ def _adapter(tp: Any) -> TypeAdapter[Any]:
         if not isinstance(error, PydanticSchemaGenerationError):
             lines = str(error).strip().split("\n")  # of a schema's error the last says why
             why = quote(lines[-1 if isinstance(error, SchemaError) else 0].strip())
+        _check_a_type(blamed, where)
         raise SchemaUnsupported(
             f"{where} is of the type {_name(blamed)}, of which no text can be generated ({why}): "
             "take a type of those that the reference lists, or a pydantic model."
         ) from None
+
+
+def _check_a_type(value: Any, where: str) -> None:
+    """Refuse what is no type but shows which one is meant."""
+    if isinstance(value, re.Pattern):
+        mend = "write regex=… with what is in it, or lm.grammar.Regex(…)"
+    elif isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
+        mend = f"give its class, {_name(type(value))}"
+    elif isinstance(value, (list, tuple, set)):
+        mend = "write list[T], or A | B for one of several; one of some texts is Literal[…]"
+    else:
+        return
+    raise ConstraintError(f"{where} is {_name(value)}, which is no type but a value: {mend}.")
 
 
 def _users_frame() -> tuple[types.FrameType, int]:

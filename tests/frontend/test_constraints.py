@@ -3,6 +3,7 @@
 import datetime as dt
 import enum
 import json
+import re
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal
@@ -197,6 +198,11 @@ def test_an_output_that_was_cut_is_an_error():
         ({"regex": ""}, "a regular expression is empty"),
         ({"regex": "(a|b)\\1"}, "at character 5: a back-reference"),
         ({"regex": 3}, "gen: regex is a text, and this is an int"),
+        ({"regex": re.compile("a")}, r"this is a Pattern: give its \.pattern, with its flags"),
+        (
+            {"type": re.compile("a")},
+            r"re\.compile\('a'\), which is no type but a value: write regex=",
+        ),
         ({"ebnf": "root ::= ("}, "line 1"),
         ({"ebnf": ""}, "a grammar is empty"),
         ({"json_schema": 3}, "a JSON schema is a dict, a bool or JSON text, not an int"),
@@ -223,6 +229,56 @@ def test_an_output_that_was_cut_is_an_error():
 def test_keywords_that_cannot_act_raise_where_they_are_written(keywords, message):
     with pytest.raises((lm.ProgramError, lm.ConstraintError), match=message):
         lm.gen("x", **keywords)
+
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {}}}},
+}
+
+
+@pytest.mark.parametrize("keyword", ["json_schema", "type"])
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        (TOOL, "['function']['parameters']"),
+        (TOOL["function"], "['parameters']"),
+        ({"name": "f", "input_schema": {"type": "object"}}, "['input_schema']"),
+        ({"type": "json_schema", "json_schema": {"schema": {}}}, "['json_schema']['schema']"),
+        ({"name": "f", "strict": True, "schema": {"type": "object"}}, "['schema']"),
+    ],
+)
+def test_what_only_holds_a_schema_is_not_taken_for_one_that_allows_anything(keyword, schema, place):
+    with pytest.raises(lm.ProgramError, match=re.escape(f"give that part, {keyword}=…{place}.")):
+        lm.gen("x", **{keyword: schema})
+
+
+@pytest.mark.parametrize(
+    "schema", [{}, {"title": "schema"}, {"properties": {}, "schema": {}}, {"parameters": 1}, TOOL]
+)
+def test_unknown_keywords_of_a_schema_say_nothing(schema):
+    schema = schema["function"]["parameters"] if schema is TOOL else schema
+    lm.gen("x", json_schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("word", "keyword", "hint"),
+    [
+        (lm.gen, "schema", " (did you mean json_schema?)"),
+        (lm.gen, "pattern", " (did you mean regex?)"),
+        (lm.gen, "response_model", " (did you mean type?)"),
+        (lm.gen, "max_new_tokens", " (did you mean max_tokens?)"),
+        (lm.gen, "temprature", " (did you mean temperature?)"),
+        (lm.gen, "nothing_like_it", ""),
+        (lm.gen_int, "schema", ""),
+        (lm.gen_string, "max_token", " (did you mean max_tokens?)"),
+        (lm.select, "options", " (did you mean choices?)"),
+    ],
+)
+def test_a_keyword_that_there_is_not_is_told_with_the_one_that_was_meant(word, keyword, hint):
+    said = f"{word.__name__}(): got an unexpected keyword argument {keyword!r}{hint}."
+    with pytest.raises(lm.ProgramTypeError, match=f"^{re.escape(said)}$"):
+        word("x", **{keyword: 1})
 
 
 def test_what_a_run_asks_for_cannot_act_beside_a_constraint_either():

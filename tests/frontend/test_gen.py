@@ -1,5 +1,7 @@
 """`gen`: its keywords, what they do, and what they refuse."""
 
+import inspect
+
 import pytest
 
 import lmlang as lm
@@ -14,8 +16,9 @@ def test_what_asks_for_nothing_more_is_accepted():
 
 
 def test_gen_has_the_fields_argument_order():
-    names = gen.__code__.co_varnames[: gen.__code__.co_argcount]
-    assert " ".join(names) == (
+    by_position = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = inspect.signature(gen).parameters.values()
+    assert " ".join([each.name for each in parameters if each.kind is by_position]) == (
         "name max_tokens min_tokens n stop stop_token_ids stop_regex temperature top_p top_k min_p "
         "frequency_penalty presence_penalty ignore_eos return_logprob logprob_start_len "
         "top_logprobs_num return_text_in_logprobs dtype choices choices_method regex json_schema"

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import lmlang as lm
-from lmlang.errors import ConstraintError, ProgramTypeError
+from lmlang.errors import ConstraintError, ProgramError, ProgramTypeError
 from tests import pages
 from tests.grammar.byte_sets import vocabulary_of
 
@@ -92,3 +92,11 @@ def test_a_value_is_no_text_to_match(value: object) -> None:
     grammar = lm.grammar.compile(int, VOCABULARY)
     with pytest.raises(ProgramTypeError, match=r"^match takes a text, not a"):
         grammar.match(value)  # type: ignore[arg-type]
+
+
+def test_a_style_beside_a_spec_is_refused() -> None:
+    schema = lm.grammar.JsonSchema.of({"type": "array"})
+    with pytest.raises(ProgramError, match=r"^json_style='compact' cannot act on a spec"):
+        lm.grammar.compile(schema, VOCABULARY, json_style="compact")
+    assert lm.grammar.compile(schema, VOCABULARY, json_style="line").match("[1, 2]")
+    assert lm.grammar.compile({"type": "array"}, VOCABULARY, json_style="compact").match("[1,2]")

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import random
+import re
 import sys
 import typing
 import uuid
@@ -538,6 +539,27 @@ def test_undefined_names_and_deep_types_are_refused() -> None:
         spec_of(tp)
 
 
+@pytest.mark.parametrize(
+    ("value", "mend"),
+    [
+        (Ranged(start=1, end=2), "give its class, Ranged"),
+        (list[Ranged(start=1, end=2)], "give its class, Ranged"),  # type: ignore[misc]
+        (re.compile("a"), "write regex="),
+        ([int], "write list"),
+        ((int, str), "A | B for one of several"),
+    ],
+    ids=repr,
+)
+def test_a_value_in_the_place_of_a_type_is_told_as_such(value: Any, mend: str) -> None:
+    with pytest.raises(ConstraintError, match=f"which is no type but a value: .*{mend}"):
+        spec_of(value)
+
+
+def test_a_pattern_in_the_place_of_a_type_is_told_as_such() -> None:
+    with pytest.raises(ConstraintError, match=r"'yep', which is not defined .*, or write regex="):
+        spec_of("yep|no")
+
+
 def test_names_of_the_function_that_asks_are_known() -> None:
     @dataclass
     class Inner:
@@ -553,7 +575,7 @@ def test_names_of_the_function_that_asks_are_known() -> None:
 def test_validators_of_the_program_say_their_message() -> None:
     read = reader_of(Ranged)
     assert read('{"start": 1, "end": 2}') == Ranged(start=1, end=2)
-    with pytest.raises(ConstraintError, match=r"is no Ranged \(.*it ends before it starts"):
+    with pytest.raises(ConstraintError, match=r"is no Ranged \(.*it ends before .* on a fork"):
         read('{"start": 3, "end": 2}')
     with pytest.raises(ConstraintError, match="the output 'x' is no int"):
         reader_of(int)("x")
