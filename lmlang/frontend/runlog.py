@@ -308,10 +308,13 @@ def _head(log: RunLog) -> Iterator[str]:
     where = f"{_shown(log.program)} on {_shown(log.model) or 'an unknown model'}"
     count = _counted(len(log.operations), "operation")
     yield f"{where}: {count}, {took}; run {_shown(log.run_id)}, seed {log.seed}"
+    forced = f" ({usage.forced_tokens:,} forced)" if usage.forced_tokens else ""
     yield (
         f"tokens: {usage.prompt_tokens:,} prompt ({usage.cached_tokens:,} cached), "
-        f"{usage.generated_tokens:,} generated, {usage.scored_tokens:,} scored"
+        f"{usage.generated_tokens:,} generated{forced}, {usage.scored_tokens:,} scored"
     )
+    if usage.forced_closes:
+        yield f"closed to fit max_tokens: {_counted(usage.forced_closes, 'output')}"
     if log.error is not None:
         yield f"ended by {_failure(log.error, 2 * _TEXT)}"
 
@@ -340,7 +343,8 @@ def _told(operation: LoggedOperation) -> str:
     if operation.text is not None:
         more = len(operation.samples) - 1
         text = f'"{_start(_shown(operation.text[: _TEXT + 1]), _TEXT)}"'
-        return f"{text} and {more} more" if more > 0 else text
+        text += f" and {more} more" if more > 0 else ""
+        return f"{text} (closed)" if operation.usage.forced_closes else text
     return _counted(operation.children, "state") if operation.children else ""
 
 

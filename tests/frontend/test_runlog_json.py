@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import lmlang as lm
 from lmlang.frontend.runlog import Choice, Failure, LoggedOperation, RunLog, Sample
 from lmlang.protocol import SamplingParams, Usage
+from lmlang.testing import ScriptedBackend
 
 
 def joined(text):
@@ -138,6 +139,24 @@ path                      source      kind    name                      prompt  
 def test_a_log_reads_as_a_table():
     assert str(LOG) == TABLE.strip("\n")
     assert repr(LOG) == "<RunLog of tips: 4 operations>"
+
+
+def test_a_table_tells_which_outputs_were_closed_to_fit():
+    @lm.function
+    def two(s):
+        s += lm.gen("a", regex=r"\[\d(, \d)*\]", max_tokens=8)
+        s += lm.gen("b", regex=r"\d")
+
+    lines = str(two(backend=ScriptedBackend(["[1, 2, 3, 4]", "5"])).run_log()).split("\n")
+    assert lines[2] == "closed to fit max_tokens: 1 output"
+    assert lines[4].endswith('"[1, 2]" (closed)')
+    assert lines[5].endswith('"5"')
+
+
+def test_a_table_counts_forced_tokens():
+    operation = dataclasses.replace(LOG.operations[0], usage=Usage(2, 0, 9, forced_tokens=4))
+    (_, tokens, *_) = str(dataclasses.replace(LOG, operations=(operation,))).split("\n")
+    assert tokens == "tokens: 2 prompt (0 cached), 9 generated (4 forced), 0 scored"
 
 
 def changed(*pointer, to):
