@@ -2,7 +2,8 @@
 
     free text          all tokens walked at once; the same for all tables that have such a state
     {"na               a key that must not be "name": free text, but for tokens beginning "me"
-    1 to 200 letters   as long as no token reaches an end, as if there were none
+    1 to 200 letters   as long as no token reaches an end, as if there were none; nearer to an end
+                       so too, but for the few tokens that are longer than most
 
 A content whose bytes mostly lead to a state of free text differs from it in few tokens only, and
 only these are walked.
@@ -23,6 +24,8 @@ from lmlang.grammar.token_trie import Bits, TokenTrie
 
 MAX_CONTENTS = 4_096
 """Contents whose tokens one vocabulary keeps."""
+SHORT = 16
+"""Most tokens have at most so many bytes."""
 MAX_CLOSED = 64
 """States of free text at most."""
 MOST = 64
@@ -136,6 +139,7 @@ class Contents:
         self._bases: OrderedDict[tuple[int, int], _Base | None] = OrderedDict()
         self._alike: OrderedDict[int, _Alike] = OrderedDict()
         self._free: dict[bytes, _Free] = {}
+        self._long, self._short_bits = trie.beyond(SHORT)
         self._lock = threading.Lock()
 
     def inside(self, content: Content) -> Inside:
@@ -146,13 +150,54 @@ class Contents:
             return known
         alike = self._of(table)
         one = alike.one(start)
-        found = self._known.get((id(table), one)) or self._made(alike, one)
+        found = self._known.get((id(table), one))
+        if found is None:
+            short = table.alike(one, SHORT)
+            if short == one or not self._long[0]:
+                found = self._made(alike, one)
+            else:
+                like = self._known.get((id(table), short)) or self._made(alike, short)
+                self._keep(table, (short,), like)
+                found = self._but_long(alike, one, like)
+        self._keep(table, (one, start), found)
+        return found
+
+    def _keep(self, table: Table, states: tuple[int, ...], found: Inside) -> None:
         with self._lock:
-            for state in (one, start):
-                found = self._known.setdefault((id(table), state), found)
+            for state in states:
+                self._known[id(table), state] = found
             while len(self._known) > MAX_CONTENTS:
                 self._known.popitem(last=False)
-        return found
+
+    def _but_long(self, table: _Alike, start: int, like: Inside) -> Inside:
+        """What tokens do in a state, given one that differs from it for long tokens alone."""
+        trie, long = self._trie, self._long
+        starts, deep = trie.starts, trie.levels[SHORT + 1]
+        inside: list[int] = []
+        left: list[int] = []
+        ways: dict[int, dict[int, int]] = {}
+        open_ = [(0, start)]
+        while open_:
+            node, state = open_.pop()
+            if starts[node] == starts[node + 1]:
+                continue
+            known = ways.get(state)
+            if known is None:
+                following = table.following(state)
+                known = ways[state] = {byte: table.push(state, byte) for byte in following}
+            for byte, child in trie.children(node, following=known):
+                if not long[child]:
+                    continue
+                onward = known[byte]
+                if onward >= 0:
+                    open_.append((child, onward))
+                    if child >= deep:
+                        inside.append(child)
+                elif onward == LEAVE and child >= deep:
+                    left.append(child)
+        short = tuple(item for item in like.left if item[0] < deep)
+        bits = (like.bits & self._short_bits) | trie.bits(inside)
+        return Inside(table.table, bits, short + self._paths(left))
 
     def _made(self, table: _Alike, start: int) -> Inside:
         base = self._base(table, start)
