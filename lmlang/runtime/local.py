@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from dataclasses import fields, replace
 from functools import partial
 
-import numpy as np
 import psutil
 import torch
 
@@ -20,7 +19,6 @@ from lmlang import limits
 from lmlang.errors import (
     BackendError,
     Cancelled,
-    ContextOverflow,
     GrammarTooLarge,
     LMLangError,
     ModelError,
@@ -37,29 +35,23 @@ from lmlang.protocol import (
     Request,
     ScoreRequest,
     Scores,
-    Text,
     ToolForm,
 )
 from lmlang.runtime.cache.manager import CacheManager
 from lmlang.runtime.cache.pool import KVPool, bytes_per_slot
-from lmlang.runtime.cache.radix import IntArray, common_prefix
 from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.chat_tools import ToolPrompts, joined_ids
 from lmlang.runtime.config import RuntimeConfig
 from lmlang.runtime.constraints import Constrained
 from lmlang.runtime.drafting import Drafter
-from lmlang.runtime.encoder import PromptEncoder
 from lmlang.runtime.engine import Engine
-from lmlang.runtime.healing import Healer
+from lmlang.runtime.intake import Intake
 from lmlang.runtime.loop import EngineLoop
 from lmlang.runtime.metrics import GrammarCounts, Stats
 from lmlang.runtime.model_runner import ModelRunner
 from lmlang.runtime.models.llama import CausalLM
 from lmlang.runtime.models.opened import OpenedModel, open_model
-from lmlang.runtime.output import OutputStream
 from lmlang.runtime.scheduler import Scheduler
-from lmlang.runtime.scoring import ScoreJob
-from lmlang.runtime.sequence import GenerateTask, Sequence, score_sequence
 from lmlang.runtime.tokenizer import Tokenizer
 from lmlang.runtime.tree_view import view
 
@@ -168,11 +160,16 @@ class Runtime:
                 f"{slot_bytes:,} bytes: give more, or leave it out."
             )
         self._opened = opened
-        self._encoder = PromptEncoder(opened.tokenizer, opened.template)
+        self._intake = Intake(
+            opened.tokenizer,
+            opened.template,
+            vocab=model.shape.vocab,
+            context=model.shape.max_positions,
+            kv_tokens=slots,
+            piece=config.max_batch_tokens,
+        )
         self._tools = ToolPrompts(opened.tokenizer, opened.template)
-        self._healer = Healer(opened.tokenizer)
         self._kv_tokens = slots
-        self._piece = config.max_batch_tokens
         self._compiler = Compiler()
         self._grammars = GrammarCounts()
         pool = _pool("kv_tokens", model, slots, model.device)
@@ -216,9 +213,7 @@ class Runtime:
     def _started(self, request: Request, *, wait: bool) -> Generation:
         generation = Generation(request, self._engine.cancel)
         try:
-            prompt = self._encode(request.prompt)
-            self._check_room(len(prompt), request.params.max_tokens)
-            self._check_ids(request)
+            prompt = self._intake.prompt(request)
         except LMLangError as refusal:
             generation.fail(refusal)
             return generation
@@ -271,52 +266,28 @@ class Runtime:
         *,
         wait: bool,
     ) -> None:
-        """Hand a generation to the engine, with the tokens that are known already."""
-        request = generation.request
-        known = [] if constraint is None else constraint.run()
-        healing = self._healer.healing(request.prompt, prompt, request.params)
-        if healing is not None:
-            prompt.pop()
-        output = OutputStream(self._opened.tokenizer, request.params, healing, constraint)
-        if constraint is not None and constraint.finish is not None and not known:
-            if request.resumed:
-                generation.fail(
-                    ProgramError("resumed has tokens, and this request's output is empty.")
-                )
-                return
-            generation.push(output.end_empty())
-            generation.complete(output.output(len(prompt), 0, None))
-            return
-        first_logit = len(prompt) - 1
-        if request.input_logprobs_from is not None:
-            first_logit = min(first_logit, max(0, request.input_logprobs_from - 1))
-        sequence = Sequence(
-            np.array(prompt, dtype=np.int64),
-            first_logit,
-            request.params.max_tokens + (constraint is not None),
-            GenerateTask(generation, output),
-            tag=request.tag,
-            namespace=request.namespace,
-        )
-        sequence.generated += known
-        refused = self._engine.submit(sequence, wait=wait)
+        """Hand a generation to the engine, unless it has ended before it began."""
+        sequence = self._intake.sequence(generation, prompt, constraint)
+        refused = None if sequence is None else self._engine.submit(sequence, wait=wait)
         if refused is not None:
             generation.fail(refused)
 
     def score(self, request: ScoreRequest) -> Future[Scores]:
         """Start scoring (see `Backend`); refusals come as the future's error."""
+        return self._scored(request, wait=True)
+
+    def offer_score(self, request: ScoreRequest) -> Future[Scores]:
+        """The same, but where there is no place to wait, its error is `QueueFull`."""
+        return self._scored(request, wait=False)
+
+    def _scored(self, request: ScoreRequest, *, wait: bool) -> Future[Scores]:
         future: Future[Scores] = Future()
         try:
-            stem, tails = self._stem_and_tails(request)
-            self._check_room(len(stem) + max(map(len, tails)), 0)
+            sequence = self._intake.scoring(request, future)
         except LMLangError as refusal:
             future.set_exception(refusal)
             return future
-        job = ScoreJob(future, stem, tails, request.unconditional)
-        # A piece takes slots for the stem, its nodes and those above them.
-        room = self._kv_tokens - len(stem) - max(map(len, tails))
-        size = max(1, min(self._piece, room))
-        refused = self._engine.submit(score_sequence(job, size, request.tag, request.namespace))
+        refused = self._engine.submit(sequence, wait=wait)
         if refused is not None:
             future.set_exception(refused)
         else:
@@ -326,11 +297,11 @@ class Runtime:
 
     def render(self, prompt: Prompt) -> str:
         """The prompt as the model reads it, template text included."""
-        return self._encoder.render(prompt)
+        return self._intake.encoder.render(prompt)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The prompt's token ids."""
-        return self._encoder.encode(prompt)
+        return self._intake.encoder.encode(prompt)
 
     def decode(self, ids: Seq[int]) -> str:
         """The text of token ids; control tokens give nothing. ProgramError for an unknown id."""
@@ -426,59 +397,6 @@ class Runtime:
     def __repr__(self) -> str:
         return f"Runtime({self._opened.name!r}, kv_tokens={self._kv_tokens})"
 
-    def _stem_and_tails(self, request: ScoreRequest) -> tuple[IntArray, list[list[int]]]:
-        """The tokens common to all choices, and what each choice has behind them."""
-        encoded = [self._encode(request.prompt.append(Text(choice))) for choice in request.choices]
-        # What the first and the last in order have in common, all between them have.
-        first, last = (np.array(ids, np.int64) for ids in (min(encoded), max(encoded)))
-        common = common_prefix(first, last)
-        if common == 0:
-            raise ProgramError(
-                "the prompt is empty, so nothing stands before the choices that could tell them "
-                "apart: append some text first."
-            )
-        end = self._encoder.end_of_turn(request.prompt) if request.end_turn else None
-        closing = [] if end is None else [end]
-        return np.array(encoded[0][:common], np.int64), [ids[common:] + closing for ids in encoded]
-
-    def _encode(self, prompt: Prompt) -> list[int]:
-        """A prompt's ids, all of them the model's own."""
-        ids = self._encoder.encode(prompt)
-        if ids and not 0 <= min(ids) <= max(ids) < self._opened.model.shape.vocab:
-            raise ProgramError(
-                f"the prompt holds token ids from {min(ids):,} to {max(ids):,}, and this model "
-                f"has {self._opened.model.shape.vocab:,}: tokens of one model mean nothing to "
-                "another."
-            )
-        return ids
-
-    def _check_ids(self, request: Request) -> None:
-        """Refuse token ids that the model does not have."""
-        params = request.params
-        highest = self._opened.tokenizer.vocab_size - 1
-        for token in params.stop_token_ids:
-            limits.integer("stop_token_ids: token id", token, 0, highest)
-        for token in request.resumed:
-            limits.integer("resumed: token id", token, 0, highest)
-        for token, _ in params.logit_bias:
-            limits.integer("logit_bias: token id", token, 0, highest)
-
-    def _check_room(self, prompt: int, max_tokens: int) -> None:
-        """Refuse at the door what could never run."""
-        if prompt == 0:
-            raise ProgramError("the prompt is empty: append some text or a turn before generating.")
-        context = self._opened.model.shape.max_positions
-        if prompt + max_tokens > context:
-            raise ContextOverflow(
-                f"{_wanted(prompt, max_tokens)}, and the model's context holds {context:,}: "
-                f"shorten the prompt{' or lower max_tokens' if max_tokens else ''}."
-            )
-        if prompt + max_tokens > self._kv_tokens:
-            raise ContextOverflow(
-                f"{_wanted(prompt, max_tokens)}, and the KV pool holds {self._kv_tokens:,}: "
-                "lower max_tokens, or make the Runtime with a larger kv_tokens."
-            )
-
 
 def _forget_too_large(compiler: Compiler, vocabulary: Vocabulary, ended: Generation) -> None:
     """A grammar that has outgrown its limits while it was run is made anew the next time."""
@@ -491,17 +409,6 @@ def _stop(engine: Engine, compiler: Compiler) -> None:
     """End both; the engine first, so that no compiled constraint waits for a place in it."""
     engine.stop()
     compiler.close()
-
-
-def _wanted(prompt: int, max_tokens: int) -> str:
-    """How many tokens a request wants, in words; without max_tokens it scores or prefills."""
-    tokens = "1 token" if prompt == 1 else f"{prompt:,} tokens"
-    if not max_tokens:
-        return f"the prompt (with its longest choice, if it has any) has {tokens}"
-    return (
-        f"the prompt has {tokens} and max_tokens is {max_tokens:,}, together "
-        f"{prompt + max_tokens:,}"
-    )
 
 
 def _pool(parameter: str, model: CausalLM, slots: int, device: torch.device) -> KVPool:

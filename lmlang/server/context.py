@@ -112,7 +112,7 @@ class Server:
         scoring = _Scoring(caller)
         self.desk.enter(scoring, 1)
         try:
-            future: Future[Scores] = await self.pooled(self.backend.score, request)
+            future: Future[Scores] = await self.pooled(self.desk.offer_score, request)
             return await scoring.wait(future, self.config.request_timeout)
         finally:
             self.desk.leave(scoring, 1)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from lmlang.errors import BackendError, Cancelled, LMLangError, QueueFull
-from lmlang.protocol import Backend, Generation, Request, Tag
+from lmlang.protocol import Backend, Generation, Request, ScoreRequest, Scores, Tag
 from lmlang.server.bell import Bell
 from lmlang.server.caller import Caller
 from lmlang.server.config import ServerConfig
@@ -51,6 +51,9 @@ class Desk:
         """Generations and scores that have not ended."""
         # A backend that can refuse a full queue does so; the others take what they are given.
         self.offer: Callable[[Request], Generation] = getattr(backend, "offer", backend.generate)
+        self.offer_score: Callable[[ScoreRequest], Future[Scores]] = getattr(
+            backend, "offer_score", backend.score
+        )
         self.bell = Bell()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lmlang-server")
         self._works: dict[tuple[str, str], set[Endable]] = {}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lmlang.errors import QueueFull
-from lmlang.protocol import Generation
+from lmlang.protocol import Generation, ScoreRequest
 from lmlang.runtime.waiting_room import WaitingRoom
 from tests.runtime.test_engine import MODEL, StepCounter, expected, request
 from tests.runtime.test_robust import Held, failure, in_thread, runtime, until
@@ -102,11 +102,11 @@ def test_a_full_engine_refuses_whom_does_not_wait_with_both_numbers(held: Held) 
         running = [rt.generate(request("hello", max_tokens=1))]
         assert held.inside.wait(60)
         running += [rt.generate(request("hello", n, max_tokens=1)) for n in range(2)]
-        submit = rt._engine.submit
-        rt._engine.submit = partial(submit, wait=False)  # type: ignore[method-assign]
-        error = failure(rt.generate(request("and")))
+        error = failure(rt.offer(request("and")))
         assert isinstance(error, QueueFull)
         assert "2 requests wait to run, and max_queued is 2" in str(error)
+        scores = rt.offer_score(ScoreRequest(request("and").prompt, ("a", "b")))
+        assert isinstance(scores.exception(timeout=60), QueueFull)
         held.go_on.set()
         for generation in running:
             generation.result(timeout=60)

@@ -242,13 +242,13 @@ class Pulse:
 def test_a_long_text_is_encoded_beside_the_loop(slow: Runtime) -> None:
     words = "the user and the world " * 40_000
     threads: set[str] = set()
-    encode = slow._encoder.encode
+    encode = slow._intake.encoder.encode
 
     def watched(prompt: Any) -> list[int]:
         threads.add(threading.current_thread().name.rstrip("0123456789_"))
         return encode(prompt)
 
-    slow._encoder.encode = watched  # type: ignore[method-assign]
+    slow._intake.encoder.encode = watched  # type: ignore[method-assign]
     try:
         with running(slow) as server, server.client() as client:
             answer = client.post("/lm/generate", json=text(words))
@@ -258,7 +258,7 @@ def test_a_long_text_is_encoded_beside_the_loop(slow: Runtime) -> None:
             assert client.post("/lm/prefill", json=text("hello")).status_code == 200
             assert client.post("/lm/score", json=text("a", choices=["b", "c"])).is_success
     finally:
-        del slow._encoder.encode
+        del slow._intake.encoder.encode
     assert threads == {"lmlang-server"}
 
 
