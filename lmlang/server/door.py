@@ -61,6 +61,13 @@ class Door:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = scope["caller"] = Caller(_name(scope))
         connection = _Connection(receive, send, caller)
+        try:
+            self._let_in(scope, caller)
+        except LMLangError as refusal:
+            caller.error = type(refusal).__name__
+            await answer_to(scope["path"], refusal)(scope, receive, connection.send)
+            _tell(scope, caller, connection.status)
+            return
         handler = asyncio.ensure_future(self._answer(scope, caller, connection))
         watch = asyncio.ensure_future(connection.watch(handler))
         try:
@@ -74,23 +81,26 @@ class Door:
             watch.cancel()
             _tell(scope, caller, connection.status or CLIENT_CLOSED)
 
-    async def _answer(self, scope: Scope, caller: Caller, connection: _Connection) -> None:
-        """Let it in, or refuse it; whatever goes wrong is answered."""
+    def _let_in(self, scope: Scope, caller: Caller) -> None:
+        """Say whose the request is; raises where it may not come in."""
         method, path = scope["method"], scope["path"]
+        found = verdict(method, path, scope["headers"], self._access)
+        if found.refusal is not None:
+            raise Refusal(found.refusal, found.message)
+        caller.tenant, caller.admin = found.tenant, found.admin
+        if method in ("POST", "PUT") and path not in self._free_paths:
+            self._check_open()
+
+    async def _answer(self, scope: Scope, caller: Caller, connection: _Connection) -> None:
+        """Have the app answer; whatever goes wrong there is answered too."""
         try:
-            found = verdict(method, path, scope["headers"], self._access)
-            if found.refusal is not None:
-                raise Refusal(found.refusal, found.message)
-            caller.tenant, caller.admin = found.tenant, found.admin
-            if method in ("POST", "PUT") and path not in self._free_paths:
-                self._check_open()
             await self._app(scope, connection.receive, connection.send)
         except Exception as error:
             caller.error = type(error).__name__
             if not isinstance(error, LMLangError):
                 logs.failed("failed", error, request=caller.request_id)
             if not connection.status:
-                await answer_to(path, error)(scope, connection.receive, connection.send)
+                await answer_to(scope["path"], error)(scope, connection.receive, connection.send)
         finally:
             if caller.stream is not None:
                 await caller.stream.aclose()
