@@ -224,6 +224,16 @@ def members(core: Core, refusal: Refusal) -> list[tuple[Any, Any]]:
     found: list[tuple[Any, Any]] = []
     for member in core.get("members") or core["expected"]:
         value = member.value if isinstance(member, Enum) else member
+        if (
+            core["type"] == "literal"
+            and isinstance(member, Enum)
+            and member is not value
+            and (not isinstance(member, (int, str)))
+        ):
+            raise refusal(
+                f"Literal with the member {quote(repr(member))[1:-1]}",
+                "pydantic reads no JSON as it alone: take all of the Enum, or one of str or int",
+            )
         if not (value is None or isinstance(value, (bool, int, float, str))) or (
             isinstance(value, float) and not math.isfinite(value)
         ):

@@ -22,6 +22,8 @@ from lmlang.grammar.type_core import LAYERS, Core, function_of, name_of, peeled
 from lmlang.grammar.type_scalars import Schema, bounds_of, exactly, members, spelling
 
 _ADDRESSES = {IPv4Address: "ipv4", IPv6Address: "ipv6"}
+_WITH_SETTINGS = ("model-fields", "dataclass-args", "dataclass", "typed-dict")
+"""Kinds of classes that have settings of their own."""
 _UNREADABLE = "no text of it can be generated"
 
 
@@ -46,8 +48,9 @@ class Walk:
     def __init__(self, core: Core) -> None:
         self.defs: dict[str, Schema] = {}
         self._cores: dict[str, Core] = {}
-        self._names: dict[str, str] = {}
+        self._names: dict[tuple[str, tuple[Any, ...]], str] = {}
         self._classes: list[str] = []
+        self._strings: Core = {}
         self._field: str | None = None
         if core["type"] == "definitions":
             self._cores = {each["ref"]: each for each in core["definitions"]}
@@ -68,10 +71,14 @@ class Walk:
         )
 
     @contextmanager
-    def _inside(self, cls: str) -> Iterator[None]:
+    def _inside(self, cls: str, config: Core | None) -> Iterator[None]:
+        """In a class with settings of its own, or None: those around it hold in it too."""
+        before = self._strings
+        self._strings = before if config is None else _of_strings(config)
         self._classes.append(cls)
         yield
         self._classes.pop()
+        self._strings = before
 
     @contextmanager
     def _at(self, field: str) -> Iterator[None]:
@@ -124,9 +131,10 @@ class Walk:
 
     def reference(self, core: Core) -> Schema:
         """A named schema; it may be the one that this stands in."""
-        ref = core["schema_ref"]
+        target = self._cores[core["schema_ref"]]
+        of_its_own = peeled(target)["type"] in _WITH_SETTINGS
+        ref = (core["schema_ref"], () if of_its_own else tuple(self._strings.items()))
         if ref not in self._names:
-            target = self._cores[ref]
             base = re.sub(r"\W", "_", getattr(target.get("cls"), "__name__", "type"))
             name = base
             while name in self._names.values():
@@ -140,7 +148,14 @@ class Walk:
 
     def scalar(self, core: Core) -> Schema:
         """A number, a string or what is written as one."""
+        if core["type"] == "str":
+            return self._string(core)
         return type_scalars.KINDS[core["type"]](core, self.refusal)
+
+    def _string(self, core: Core) -> Schema:
+        """A string, by what it says of itself and, where it is silent, by its class's settings."""
+        own = {name: core[name] for name in core if core[name] is not None}
+        return type_scalars.string({**self._strings, **own}, self.refusal)
 
     def anything(self, core: Core) -> Schema:
         """Any JSON."""
@@ -201,7 +216,7 @@ class Walk:
         if not (isinstance(cls, type) and issubclass(cls, tuple)):
             raise self.refusal(getattr(cls, "__name__", "call"), "it is called to be read")
         items, least = [], 0
-        with self._inside(cls.__name__):
+        with self._inside(cls.__name__, None):
             for field in core["fields"] if "fields" in core else _arguments(core):
                 with self._at(field["name"]):
                     items.append(self.schema(field["schema"]))
@@ -231,11 +246,7 @@ class Walk:
         if kind == "any":
             return {}
         if kind == "str":
-            return {
-                name: each
-                for name, each in type_scalars.string(core, self.refusal).items()
-                if name != "type"
-            }
+            return {name: each for name, each in self._string(core).items() if name != "type"}
         if kind == "bool":
             return {"enum": ["true", "false"]}
         if kind == "int" and not bounds_of(core, self.refusal):
@@ -291,7 +302,7 @@ class Walk:
 
     def model(self, core: Core) -> Schema:
         """A pydantic model; one with a root is written as that."""
-        with self._inside(core["cls"].__name__):
+        with self._inside(core["cls"].__name__, core.get("config") or {}):
             inner = peeled(core["schema"])
             if inner["type"] != "model-fields":
                 return self.schema(core["schema"])
@@ -301,13 +312,13 @@ class Walk:
         """A dataclass, without the fields that it sets itself."""
         inner = peeled(core["schema"])
         pairs = [(f["name"], f) for f in inner["fields"] if f.get("init", True)]
-        with self._inside(core["cls"].__name__):
+        with self._inside(core["cls"].__name__, core.get("config") or {}):
             return self._object(pairs, core, core.get("config") or {}, True)
 
     def typed_dict(self, core: Core) -> Schema:
         """A TypedDict, whose keys may be missing as it says."""
         config, cls = core.get("config") or {}, core.get("cls")
-        with self._inside(getattr(cls, "__name__", "TypedDict")):
+        with self._inside(getattr(cls, "__name__", "TypedDict"), config):
             return self._object(core["fields"].items(), core, config, core.get("total", True))
 
     def _object(self, fields: Any, core: Core, config: Mapping[str, Any], total: bool) -> Schema:
@@ -346,6 +357,13 @@ class Walk:
             return name
         with self._at(name):
             raise self.refusal("a path", "its alias is no key of this object alone")
+
+
+def _of_strings(config: Core) -> Core:
+    """What a class's settings say of its strings, as a string would say it of itself."""
+    named = {name.removeprefix("str_"): value for name, value in config.items()}
+    said = ("min_length", "max_length", "strip_whitespace")
+    return {name: named[name] for name in said if named.get(name)}
 
 
 def _arguments(core: Core) -> list[Core]:

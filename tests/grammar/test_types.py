@@ -519,6 +519,7 @@ class Blob(BaseModel):
         (Annotated[dt.time, Ge(dt.time(1))], "bounds of it cannot be kept"),
         (pydantic.HttpUrl, "and"),
         (Annotated[Decimal, Field(ge=10**20)], "has more digits than"),
+        (Literal[Color.RED, "x"], "take all of the Enum, or one of str or int"),
     ],
 )
 def test_what_cannot_be_generated_is_refused_by_name(tp: Any, message: str) -> None:
@@ -603,3 +604,38 @@ def test_a_typed_dict_of_the_standard_library_keeps_what_is_not_required() -> No
         pages: typing.NotRequired[int]
 
     assert json.loads(spec_of(Book).text)["required"] == ["title"]
+
+
+class Named(NamedTuple):
+    text: str
+
+
+class Plain(BaseModel):
+    text: str
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(str_max_length=3, str_strip_whitespace=True)
+
+    text: str
+    longer: Annotated[str, Field(max_length=9)]
+    keys: dict[str, int]
+    named: tuple[Named, Named]
+    plain: Plain
+
+
+def test_settings_of_a_class_hold_for_its_strings_and_not_for_those_of_other_classes() -> None:
+    spec, read = spec_of(Strict), reader_of(Strict)
+
+    def text(**changes: Any) -> str:
+        given = {"text": "abc", "longer": "abcdefghi", "keys": {"abc": 1}}
+        given |= {"named": [["abc"], ["a"]], "plain": {"text": " abcd "}}
+        return json.dumps(given | changes)
+
+    assert read(text()).plain.text == " abcd "
+    assert allows(spec, text())
+    for changes in (
+        {"text": "abcd"}, {"text": "ab "}, {"longer": "0123456789"}, {"keys": {"abcd": 1}},
+        {"named": [["abc"], ["abcd"]]},
+    ):  # fmt: skip
+        assert not allows(spec, text(**changes)), changes
