@@ -438,3 +438,52 @@ def test_the_cache_can_be_flushed_and_runs_end(sides):
     sides.there.end_run("r")
     sides.there.flush_cache()
     assert cached() == 0
+
+
+def test_async_programs_come_to_the_same(sides):
+    @lm.function
+    async def program(s):
+        s += "hello " + lm.gen("x", max_tokens=4)
+        s["length"] = len(await s.aget("x"))
+        s += lm.select("y", ["a", "b"])
+        return await s.aget("y")
+
+    def ask(backend):
+        state = asyncio.run(program.arun(backend=backend, seed=4))
+        return found_in(state, "x", "y"), state["length"]
+
+    sides.both(ask)
+
+
+def test_keys_open_what_is_theirs(runtimes):
+    from lmlang.server.app import make_app
+    from lmlang.server.config import ServerConfig
+
+    config = ServerConfig(keys=("one", "two"), admin_keys=("admin",))
+    prompt = Prompt.of(Text("hello the world, hello the world"))
+    request = Request(prompt, SamplingParams(max_tokens=1))
+
+    def cached(remote):
+        return remote.generate(request).result(SECONDS).usage.cached_tokens
+
+    def refused(ask, status):
+        with pytest.raises(lm.BackendError) as caught:
+            ask()
+        assert caught.value.status == status
+        return True
+
+    with served(make_app(runtimes[1], config)) as url:
+        with lm.RuntimeEndpoint(url) as none, lm.RuntimeEndpoint(url, api_key="no") as wrong:
+            for remote in (none, wrong):
+                assert refused(remote.info, 401)
+                assert refused(remote.generate(request).result, 401)
+        with (
+            lm.RuntimeEndpoint(url, api_key="one") as one,
+            lm.RuntimeEndpoint(url, api_key="two") as two,
+            lm.RuntimeEndpoint(url, api_key="admin") as admin,
+        ):
+            assert cached(one) == 0 < cached(one)
+            assert cached(two) == 0  # of what the other one's runs have left it sees nothing
+            assert refused(one.flush_cache, 403)
+            admin.flush_cache()
+            assert cached(one) == 0
