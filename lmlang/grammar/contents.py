@@ -51,6 +51,8 @@ class _Alike:
 
     def one(self, state: int) -> int:
         """The one that stands for a state."""
+        if state < len(self._known) and self._known[state] >= 0:
+            return int(self._known[state])
         return self.table.alike(state, self._longest)
 
     def rows(self, states: Any) -> Any:
@@ -153,7 +155,7 @@ class Contents:
         found = self._known.get((id(table), one))
         if found is None:
             short = table.alike(one, SHORT)
-            if short == one or not self._long[0]:
+            if short == one or not self._long:
                 found = self._made(alike, one)
             else:
                 like = self._known.get((id(table), short)) or self._made(alike, short)
@@ -171,24 +173,15 @@ class Contents:
 
     def _but_long(self, table: _Alike, start: int, like: Inside) -> Inside:
         """What tokens do in a state, given one that differs from it for long tokens alone."""
-        trie, long = self._trie, self._long
-        starts, deep = trie.starts, trie.levels[SHORT + 1]
+        trie, push = self._trie, table.table.push
+        deep = trie.levels[SHORT + 1]
         inside: list[int] = []
         left: list[int] = []
-        ways: dict[int, dict[int, int]] = {}
         open_ = [(0, start)]
         while open_:
             node, state = open_.pop()
-            if starts[node] == starts[node + 1]:
-                continue
-            known = ways.get(state)
-            if known is None:
-                following = table.following(state)
-                known = ways[state] = {byte: table.push(state, byte) for byte in following}
-            for byte, child in trie.children(node, following=known):
-                if not long[child]:
-                    continue
-                onward = known[byte]
+            for child in self._long.get(node, ()):
+                onward = push(state, trie.labels[child])
                 if onward >= 0:
                     open_.append((child, onward))
                     if child >= deep:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 from lmlang.grammar.alphabet import Alphabet, alphabet_of, alphabet_of_characters, bits, product_of
 from lmlang.grammar.charset import EVERYTHING
-from lmlang.grammar.machine import GONE, Machine
+from lmlang.grammar.machine import GONE, NEVER, Machine
 
 
 @lru_cache(maxsize=1)
@@ -134,6 +134,10 @@ States: TypeAlias = tuple[int, ...]
 """A state of each machine, `GONE` where it accepts nothing any more."""
 
 
+MAX_EXPLORED = 6_000
+"""States of several parts that are looked at to find how far they are from what they accept."""
+
+
 class Product:
     """What all of some machines accept, or any of them; a state is the tuple of their states."""
 
@@ -152,23 +156,54 @@ class Product:
         return None if self._is_gone(starts) else starts
 
     def alike(self, key: States, length: int) -> States:
-        """The parts alike: of any, or of a length that does not matter beside one other part."""
-        if self._every and not self._is_long_enough(key, length):
-            return key
+        """The parts alike; of all, for as long as it then takes to what they accept together.
+
+        Where a length is near one of its ends it is as it is.
+        """
+        more = 0
+        if self._every:
+            reach = self._reach_of_others
+            if reach is None or not self._is_long_enough(key, length + reach):
+                return key
+            more = reach if self._parts > 1 else 0
         return tuple(
-            GONE if state == GONE else machine.alike(state, length)
+            GONE if state == GONE else machine.alike(state, length + more)
             for machine, state in zip(self._machines, key, strict=True)
         )
 
     def _is_long_enough(self, key: States, length: int) -> bool:
-        """Whether a length forbids nothing that the one other part allows, for a while."""
-        if len(key) != 2:
-            return False
-        for index in (0, 1):
-            kind, reach = self._machines[index].kind, self._machines[1 - index].reach
-            if isinstance(kind, Lengths) and reach is not None:
-                return kind.free(self._machines[index].key(key[index]), length + reach)
-        return False
+        """Whether no length forbids what the other parts allow, for so many characters."""
+        return all(
+            machine.kind.free(machine.key(state), length)
+            for machine, state in zip(self._machines, key, strict=True)
+            if isinstance(machine.kind, Lengths)
+        )
+
+    @property
+    def _parts(self) -> int:
+        """Parts that are no lengths."""
+        return sum(not isinstance(machine.kind, Lengths) for machine in self._machines)
+
+    @cached_property
+    def _reach_of_others(self) -> int | None:
+        """How far off what all parts but lengths accept is at most; None: not known."""
+        others = [m for m in self._machines if not isinstance(m.kind, Lengths)]
+        if len(others) == 1:
+            return others[0].reach
+        machine = Machine(Product(others, every=True), "a part of another")
+        farthest, todo = 0, [machine.start]
+        met = set(todo)
+        while todo:
+            state = todo.pop()
+            distance = machine.distance(state)
+            if distance < NEVER:
+                farthest = max(farthest, distance)
+                fresh = {target for _, target in machine.edges(state)} - met
+                met |= fresh
+                todo += fresh
+            if len(met) > MAX_EXPLORED:
+                return None
+        return farthest
 
     def _is_gone(self, states: States) -> bool:
         return GONE in states if self._every else all(state == GONE for state in states)

@@ -117,24 +117,25 @@ class TokenTrie:
             return [(b, n) for n in range(begin, end) if (b := labels[n]) in following]
         return [(b, n) for b in following if (n := labels.find(b, begin, end)) >= 0]
 
-    def beyond(self, depth: int) -> tuple[list[bool], Bits]:
+    def beyond(self, depth: int) -> tuple[dict[int, list[int]], Bits]:
         """What is longer than ``depth`` bytes.
 
         Returns:
-            For each node whether anything so long lies below it or is it; and the tokens that are
-            not longer.
+            The children of each node that are so long, or below which something is; and the
+            tokens that are not longer.
         """
         leads = np.zeros(len(self.labels), dtype=np.bool_)
+        short = np.ones(len(self.labels), dtype=np.bool_)
         if self.longest > depth:
             longer = self.levels[depth + 1]
-            leads[longer:] = True
+            leads[longer:], short[longer:] = True, False
             for level in range(depth + 1, 0, -1):
                 begin, end = self.levels[level : level + 2]
                 leads[self._parents[begin:end][leads[begin:end]]] = True
-            short = np.arange(len(self.labels)) < longer
-        else:
-            short = np.ones(len(self.labels), dtype=np.bool_)
-        return leads.tolist(), self.bits_of_all(short)
+        children: dict[int, list[int]] = {}
+        for child in np.flatnonzero(leads[1:]) + 1:
+            children.setdefault(int(self._parents[child]), []).append(int(child))
+        return children, self.bits_of_all(short)
 
     def path(self, node: int) -> bytes:
         """The bytes that lead to a node."""
