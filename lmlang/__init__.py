@@ -13,7 +13,7 @@ from lmlang.frontend import defaults as _defaults
 
 if TYPE_CHECKING:
     from lmlang import grammar, testing
-    from lmlang.backends.hosted import (
+    from lmlang.backends.openai import (
         OpenAI,
     )
     from lmlang.backends.remote import (
@@ -191,7 +191,7 @@ _ROOMS = {
         "WireError",
     ),
     "protocol": ("Backend",),
-    "backends.hosted": ("OpenAI",),
+    "backends.openai": ("OpenAI",),
     "backends.remote": (
         "RuntimeEndpoint",
         "connect",

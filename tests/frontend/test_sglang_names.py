@@ -63,13 +63,6 @@ def test_select_is_greedy_unless_told():
     assert inspect.signature(sgl.select).parameters["temperature"].default == 0.0
 
 
-@pytest.mark.parametrize("name", ["OpenAI"])
-def test_hosted_backends_say_that_they_are_not_here_yet(name):
-    message = rf"lm\.{name}\(…\) is not available in this version of lmlang: .*lm\.Runtime"
-    with pytest.raises(sgl.ProgramError, match=message):
-        getattr(sgl, name)("http://localhost:30000")
-
-
 @pytest.mark.parametrize(("word", "kind"), [("gen_int", int), ("gen_string", str)])
 def test_typed_words_are_gens_of_their_types(word, kind):
     typed, plain = getattr(sgl, word)("x", 5, stop="."), sgl.gen("x", 5, stop=".", dtype=kind)
