@@ -101,12 +101,15 @@ async def _check_call(server: Server, chat: Chat) -> None:
             await server.pooled(rules_of, chat.call)
             return
         seconds = server.config.request_timeout
-        future = await server.pooled(compile_for, chat.call)
-        await asyncio.wait_for(asyncio.wrap_future(future), seconds)
-    except asyncio.TimeoutError:
-        raise DeadlineExceeded(
-            f"the schemas of the tools were not compiled within {seconds:g} s."
-        ) from None
+        future = asyncio.wrap_future(await server.pooled(compile_for, chat.call))
+        # wait_for would lose, before Python 3.12, a cancellation that comes with the result
+        await asyncio.wait({future}, timeout=seconds)
+        if not future.done():
+            future.cancel()
+            raise DeadlineExceeded(
+                f"the schemas of the tools were not compiled within {seconds:g} s."
+            )
+        future.result()
     except LMLangError as error:
         raise chat.refused(error) from None
 
