@@ -62,7 +62,7 @@ class OpenAI:
             log-probabilities of given texts; its probability is then 1.
         echo: Whether a completion endpoint tells the log-probabilities of a prompt.
         logprobs: Whether the log-probabilities of all outputs are asked for; else only where
-            ``top_logprobs_num`` asks.
+            ``return_logprob`` or ``top_logprobs_num`` asks. ``meta.probs`` is always empty.
         num_api_spec_tokens: On completion endpoints: a generation asks for so many tokens at
             least, without stops, and later ones of the run begin with what came behind its end, as
             long as the text agrees. None: each asks for its own.

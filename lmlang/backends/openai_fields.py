@@ -78,7 +78,7 @@ def fields_of(request: Request, service: Service) -> dict[str, Any]:
         fields["logit_bias"] = {str(token): bias for token, bias in params.logit_bias}
     if params.stop and not stops_here(params):
         fields["stop"] = list(params.stop)
-    if service.logprobs or request.top_logprobs:
+    if service.logprobs or request.top_logprobs or request.probs:  # the last: return_logprob
         top = request.top_logprobs
         fields |= {"logprobs": True, "top_logprobs": top} if service.chat else {"logprobs": top}
     if isinstance(request.constraint, JsonSchema):
@@ -177,7 +177,6 @@ def _refuse(request: Request, service: Service) -> None:
     params = request.params
     asked = {
         "logprob_start_len": request.input_logprobs_from is not None,
-        "probs": request.probs,
         "provenance": request.provenance,
         "resumed": bool(request.resumed),
         "heal": params.heal,

@@ -141,8 +141,8 @@ class OpenAIStream:
         """Refuse an answer without the log-probabilities that were asked for."""
         if "logprobs" in self._fields and answer.text and not answer.tokens:
             raise BackendError(
-                "the server told no log-probabilities, which were asked for: leave out logprobs "
-                "and top_logprobs_num, or use a server that has them."
+                "the server told no log-probabilities, which were asked for: leave out "
+                "return_logprob, top_logprobs_num and logprobs, or use a server that has them."
             )
 
     # ------------------------------------------------------------------ running ahead

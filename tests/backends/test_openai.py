@@ -362,7 +362,6 @@ REFUSED: list[tuple[Prompt, dict[str, Any], str]] = [
     (CHAT, {"repetition_penalty": 2.0}, "^repetition_penalty: "),
     (CHAT, {"stop_token_ids": (3,)}, "^stop_token_ids: "),
     (CHAT, {"heal": True}, "^heal: "),
-    (CHAT, {"probs": True}, "^probs: "),
     (CHAT, {"input_logprobs_from": 0}, "^logprob_start_len: "),
     (CHAT, {"resumed": (3,)}, "^resumed: "),
     (PLAIN, {}, "'Name:' stands outside of all turns"),
@@ -481,6 +480,25 @@ def test_the_environments_key_goes_to_openai_alone(
     with backend:
         output(backend)
     assert KEY not in app.asked[0].headers["authorization"]
+
+
+def test_metadata_is_what_the_server_tells(apps: Site, address: str) -> None:
+    @lm.function
+    def program(s: lm.ProgramState, report: bool) -> None:
+        s += lm.user("hello")
+        s += lm.assistant(lm.gen("x", max_tokens=4, return_logprob=report))
+
+    backend, app = asking(apps, told("Hi"))
+    with backend:
+        state = program.run(False, backend=backend)
+        assert state.messages()[-1] == {"role": "assistant", "content": "Hi"}
+        assert state.get_meta_info("x")["completion_tokens"] == 2
+        with pytest.raises(BackendError, match="told no log-probabilities"):
+            program.run(True, backend=backend)
+    assert "logprobs" not in app.asked[0].message
+    with lm.OpenAI("default", base_url=address) as other:
+        info = program.run(True, backend=other, temperature=0).get_meta_info("x")
+    assert len(info["output_token_logprobs"]) == 4
 
 
 # ---------------------------------------------------------------- running ahead
