@@ -250,10 +250,12 @@ def _adapter(tp: Any) -> TypeAdapter[Any]:
             "stands: define it at the level of the module"
             + (", or write regex=… where it is a pattern." if isinstance(tp, str) else ".")
         ) from None
-    except (PydanticUserError, SchemaError, TypeError) as error:
+    except (PydanticUserError, SchemaError, TypeError, ImportError) as error:
         where, blamed = _blamed(tp)
         why = "pydantic, which reads values, does not know it"
-        if not isinstance(error, PydanticSchemaGenerationError):
+        if isinstance(error, ImportError):
+            why = "pydantic reads it with a package that is not installed"
+        elif not isinstance(error, PydanticSchemaGenerationError):
             lines = str(error).strip().split("\n")  # of a schema's error the last says why
             why = quote(lines[-1 if isinstance(error, SchemaError) else 0].strip())
         _check_a_type(blamed, where)

@@ -527,6 +527,20 @@ def test_what_cannot_be_generated_is_refused_by_name(tp: Any, message: str) -> N
         spec_of(tp)
 
 
+def test_a_type_that_needs_a_missing_package_is_refused_by_name() -> None:
+    class Parsed:
+        @classmethod
+        def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+            raise ImportError("parser is not installed")
+
+    @dataclass
+    class Message:
+        sender: Parsed
+
+    with pytest.raises(SchemaUnsupported, match=r"`sender` .* type Parsed, .* not installed"):
+        spec_of(Message)
+
+
 def test_undefined_names_and_deep_types_are_refused() -> None:
     class Later(typing_extensions.TypedDict):
         x: "Undefined"  # noqa: F821
