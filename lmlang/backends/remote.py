@@ -7,7 +7,7 @@ Request --POST /lm/generate--> events … output        the Generation, event by
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import aclosing, suppress
 from functools import partial
@@ -36,6 +36,7 @@ from lmlang.protocol import (
     ScoreRequest,
     Scores,
 )
+from lmlang.wire.programs import RoundTrip, Told, answer_from_wire, program_to_wire
 
 if TYPE_CHECKING:
     from lmlang.backends.client import Client
@@ -160,6 +161,14 @@ class RuntimeEndpoint:
 
         self._connection.start(object(), tell, _unheard)
 
+    def run_program(self, trip: RoundTrip) -> Callable[[], None]:
+        """Have the server run a program; returns at once, with what cancels it.
+
+        One whose connection is lost is sent again, with what has been told by then.
+        """
+        self._connection.start(trip, partial(_run_program, trip), trip.ended)
+        return partial(self._connection.cancel, trip)
+
     def close(self) -> None:
         """End; unfinished work fails with BackendError. A second call does nothing."""
         self._finalizer()
@@ -239,7 +248,7 @@ class _Stream:
                 retries.progressed()
         elif isinstance(item, Output):
             self._end(item)
-        elif isinstance(item, QueueFull) or (isinstance(item, BackendError) and item.retryable):
+        elif _passes(item):
             raise Again(item)
         else:
             raise item
@@ -283,6 +292,41 @@ class _Stream:
             )
         self._ended = True
         self._generation.complete(output)
+
+
+def _passes(error: object) -> bool:
+    """Whether what a stream tells is an error that the same request may not meet again."""
+    return isinstance(error, QueueFull) or (isinstance(error, BackendError) and error.retryable)
+
+
+async def _run_program(trip: RoundTrip, client: Client) -> None:
+    """Tell a round trip everything, to its end."""
+    async with client.place:
+        await client.retrying(partial(_attempt, trip, client))
+    trip.ended(None)
+
+
+async def _attempt(trip: RoundTrip, client: Client, retries: Retries) -> None:
+    """Read one connection's part of what is told of a program."""
+    ended, message = False, program_to_wire(trip.asked())
+    try:
+        async with aclosing(client.events("/lm/programs", message)) as events:
+            async for data in events:
+                answer = answer_from_wire(wire.loads(data))
+                error = answer.item if isinstance(answer, Told) else answer
+                if isinstance(error, LMLangError) and _passes(error):
+                    raise Again(error)
+                if answer is None:
+                    ended = True
+                elif not isinstance(answer, Told):
+                    raise answer
+                elif trip.told(answer):
+                    retries.progressed()
+            if not ended:
+                raise WireError("the server's stream ended before the program had.")
+    except Again:
+        if not ended:
+            raise
 
 
 async def _score(future: Future[Scores], message: dict[str, Any], client: Client) -> None:

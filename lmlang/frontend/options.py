@@ -30,6 +30,7 @@ RUN_KEYWORDS = (
     "max_program_tokens",
     "priority",
     "num_api_spec_tokens",
+    "ship",
 )
 """Keywords of a run. use_thread and num_api_spec_tokens are accepted for SGLang's sake: no
 program here has a thread of its own, and the second speeds up hosted models only."""
@@ -156,6 +157,7 @@ class RunOptions:
         deadline: Seconds until it is cancelled.
         max_program_tokens: Generated tokens of all its generations together.
         priority: The higher, the sooner, where the runtime's policy asks for it.
+        ship: Whether the server of the backend runs the program, and not each generation.
     """
 
     gen: GenDefaults = field(default_factory=GenDefaults)
@@ -165,6 +167,7 @@ class RunOptions:
     deadline: float | None = None
     max_program_tokens: int | None = None
     priority: int = 0
+    ship: bool = False
 
     @classmethod
     def of(cls, given: Given) -> RunOptions:
@@ -178,7 +181,7 @@ class RunOptions:
             most = asked.pop("max_new_tokens")
             asked["max_tokens"] = limits.integer("max_new_tokens", most, 0, limits.MAX_TOKENS)
         params = checked_sampling(asked)
-        for name in ("use_thread", "stream"):
+        for name in ("use_thread", "stream", "ship"):
             limits.boolean(name, asked.get(name, False))
         if "num_api_spec_tokens" in asked:
             limits.integer(
@@ -202,6 +205,7 @@ class RunOptions:
                 asked.get("max_program_tokens"), "max_program_tokens", 1, 2**53
             ),
             priority=limits.integer("priority", asked.get("priority", 0), -(2**31), 2**31 - 1),
+            ship=bool(asked.get("ship", False)),
         )
 
 

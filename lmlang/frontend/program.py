@@ -100,8 +100,10 @@ class Function(Generic[P, R]):
             **kwargs: The program's own, and the run's: max_new_tokens=128, temperature=1.0,
                 top_p=1.0, top_k=-1, min_p=0.0, stop=(), ignore_eos=False, seed=None (a fresh
                 one), backend=None (the one in use), stream=False, deadline=None (seconds),
-                max_program_tokens=None (generated ones), priority=0. A parameter of the program
-                of the same name wins; the run's is then set with `options`.
+                max_program_tokens=None (generated ones), priority=0, ship=False (True: the
+                backend's server runs the program, a stretch between two values that the body
+                reads in one round trip). A parameter of the program of the same name wins; the
+                run's is then set with `options`.
 
         At its deadline an ``async def`` body is cancelled; a plain one that is in code of its own,
         as in `time.sleep`, runs on until it next touches its state.
@@ -372,6 +374,10 @@ class Function(Generic[P, R]):
         most, priority = options.max_program_tokens, options.priority
         run = Run(self.__name__, backend, options.gen, seed, row_key, most, priority)
         run.recording = ir.Recording(self.__name__, self._parameters)
+        if options.ship:
+            from lmlang.frontend.ship import ship  # which loads the wire
+
+            ship(run, options.deadline)
         return Call(run, self._whole_body(), bound.args, bound.kwargs, options.deadline)
 
     def _whole_body(self) -> Callable[..., R]:

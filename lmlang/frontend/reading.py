@@ -32,10 +32,10 @@ class Reader:
         with self.cursor.here:
             check_name(name)
         if self.outside:
-            self.run.wait(lambda: self.known(name))
+            self.run.wait(lambda: self.known(name), outside=True)
         found = self.defined(name)
         if not found.settled:
-            self.run.wait(lambda: found.settled)
+            self.run.wait(lambda: found.settled, self.outside)
         return self._result(found)
 
     async def variable_async(self, name: str) -> Variable:
@@ -43,30 +43,30 @@ class Reader:
         with self.cursor.here:
             check_name(name)
         if self.outside:
-            await self.run.wait_async(lambda: self.known(name))
+            await self.run.wait_async(lambda: self.known(name), outside=True)
         found = self.defined(name)
         if not found.settled:
-            await self.run.wait_async(lambda: found.settled)
+            await self.run.wait_async(lambda: found.settled, self.outside)
         return self._result(found)
 
     def prompt(self) -> Prompt:
         """The whole prompt once everything has run."""
         if self.outside:
-            self.run.wait(lambda: self.run.over)
+            self.run.wait(lambda: self.run.over, outside=True)
         self.cursor.state.wait()
         return self._prompt()
 
     async def prompt_async(self) -> Prompt:
         """As `prompt`, on the running event loop."""
         if self.outside:
-            await self.run.wait_async(lambda: self.run.over)
+            await self.run.wait_async(lambda: self.run.over, outside=True)
         await self.run.wait_async(self.cursor.state.settled)
         return self._prompt()
 
     def failure(self) -> BaseException | None:
         """What the state failed with, once everything has run."""
         if self.outside:
-            self.run.wait(lambda: self.run.over)
+            self.run.wait(lambda: self.run.over, outside=True)
         self.cursor.state.wait()
         return self.cursor.state.failure()
 

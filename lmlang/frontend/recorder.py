@@ -184,7 +184,7 @@ class ProgramState:
         """What the program's function returned; of a run with stream=True, waits for it."""
         run = self._cursor.run
         if self._reader.outside:
-            run.wait(lambda: run.over)
+            run.wait(lambda: run.over, outside=True)
         if run.ended is not None:
             raise fresh(run.ended)
         return run.value

@@ -228,6 +228,8 @@ class Run:
         self._rings: list[Callable[[], None]] = []
         self._shortened: set[str] = set()
         self.over_budget = False
+        self.send: Callable[[], None] | None = None
+        """Sends what has been recorded to where it runs; None: it runs as it is recorded."""
 
     def start(self) -> None:
         """The run begins now, and not when it was made."""
@@ -250,8 +252,12 @@ class Run:
         """Whether the program has ended, well or not."""
         return self.finished or self.ended is not None
 
-    def wait(self, ready: Callable[[], bool]) -> None:
+    def wait(self, ready: Callable[[], bool], outside: bool = False) -> None:
         """Wait until ``ready()`` holds or the run was aborted.
+
+        Args:
+            ready: Asked under ``changed``.
+            outside: Whether the program goes on while this waits, on a thread of its own.
 
         Raises:
             ProgramError: This thread would have to wait, and must not (`waiting`).
@@ -260,11 +266,13 @@ class Run:
             if ready() or self.ended is not None:
                 return
             waiting.refuse_to_wait(self)
-            stretch = waiting.stretch()
+        self.need(outside)
+        stretch = waiting.stretch()
+        with self.changed:
             while not ready() and self.ended is None:
                 self.changed.wait(stretch)
 
-    async def wait_async(self, ready: Callable[[], bool]) -> None:
+    async def wait_async(self, ready: Callable[[], bool], outside: bool = False) -> None:
         """As `wait`, on the running event loop."""
         bell = waiting.LoopBell()
         with self.ringing(bell.ring):
@@ -272,7 +280,13 @@ class Run:
                 with self.changed:
                     if ready() or self.ended is not None:
                         return
+                self.need(outside)
                 await bell.wait()
+
+    def need(self, outside: bool = False) -> None:
+        """Somebody waits for what has been recorded; outside, its program will ask for it."""
+        if self.send is not None and (self.over or not outside):
+            self.send()
 
     # ---------------------------------------------------------------- ending
 

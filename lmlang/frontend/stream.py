@@ -170,6 +170,7 @@ def _events(reader: Reader, name: str | None) -> Generator[StreamEvent]:
             yield from found
             if not found and not feed.ended:
                 waiting.refuse_to_wait(run)
+                run.need(reader.outside)
                 bell.wait()
 
 
@@ -182,6 +183,7 @@ async def _events_async(reader: Reader, name: str | None) -> AsyncGenerator[Stre
             for event in found:
                 yield event
             if not found and not feed.ended:
+                run.need(reader.outside)
                 await bell.wait()
 
 

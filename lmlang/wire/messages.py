@@ -153,7 +153,7 @@ def run_from_wire(message: object) -> str:
 
 def item_from_wire(message: object) -> Item:
     """One item of a stream; WireError, with the place, where it is none."""
-    rest = _versioned(message)
+    rest = versioned(message)
     kind = next((kind for kind in _ITEMS if kind in rest), None)
     if kind is None:
         refuse("$", "one of the fields event, output, error", message)
@@ -169,14 +169,14 @@ def error_from_wire(message: object) -> LMLangError:
 
 def _only(name: str, form: Form, message: object) -> Any:
     """The one field that a message has beside its version."""
-    return read_fields(_versioned(message), "$", {name: form})[name]
+    return read_fields(versioned(message), "$", {name: form})[name]
 
 
 def _read(form: Form, message: object) -> Any:
-    return form.read(_versioned(message), "$")
+    return form.read(versioned(message), "$")
 
 
-def _versioned(message: object) -> dict[str, Any]:
+def versioned(message: object) -> dict[str, Any]:
     """A message without its version, which is looked at first."""
     if not isinstance(message, dict):
         refuse("$", "an object", message)

@@ -204,7 +204,7 @@ def _read_draw_key(value: Any, place: str) -> int:
     return value
 
 
-_DRAW_KEY = Form(str, _read_draw_key)
+DRAW_KEY = Form(str, _read_draw_key)
 """As decimal digits: many readers of JSON have 53 bits only."""
 
 
@@ -224,7 +224,7 @@ REQUEST = short_record(
     {
         "prompt": PROMPT,
         "params": PARAMS,
-        "draw_key": _DRAW_KEY,
+        "draw_key": DRAW_KEY,
         "top_logprobs": COUNT,
         "input_logprobs_from": optional(COUNT),
         "tag": _TAG,

@@ -8,6 +8,7 @@ import pytest
 
 from lmlang import wire
 from lmlang.protocol import Request, SamplingParams
+from lmlang.wire import programs
 from lmlang.wire.values import REQUEST
 from tests import pages
 
@@ -30,6 +31,9 @@ READERS = {
     "ids": lambda message: wire.ids_to_wire(wire.ids_from_wire(message)),
     "text": lambda message: wire.text_to_wire(wire.text_from_wire(message)),
     "count": lambda message: wire.count_to_wire(wire.count_from_wire(message)),
+    "program": lambda message: programs.program_to_wire(programs.program_from_wire(message)),
+    "told": lambda message: programs.told_to_wire(programs.answer_from_wire(message)),
+    "end": lambda message: programs.answer_from_wire(message) or programs.end_to_wire(),
     "run": lambda message: wire.run_to_wire(wire.run_from_wire(message)),
 }
 
@@ -60,6 +64,15 @@ def test_the_table_has_all_fields_of_a_request_and_their_defaults():
     assert REQUEST.write(empty) == {"prompt": []}
     for parameter in fields(SamplingParams):
         assert f"`{parameter.name}`" in rows["params"][2]
+
+
+def test_the_table_has_all_fields_of_how_a_program_is_run():
+    rows = {row[0].strip("`"): row for row in pages.table(SECTIONS["Programs"], "field of `run`")}
+    assert list(rows) == [field.name for field in fields(programs.AskedRun)]
+    for name, row in rows.items():
+        run = {name: json.loads(row[1].strip("`"))}
+        read = programs.program_from_wire({"v": 1, "program": "", "run": run})
+        assert read.run == programs.AskedRun()
 
 
 def test_the_routes_are_routes_of_the_server():
