@@ -194,6 +194,10 @@ class Automaton:
             state = onward
         return bytes(found)
 
+    def _keep_start(self) -> None:
+        """Let the start be forgotten with all others: what it leads to would stay for ever."""
+        self._states[self.start.key] = self.start
+
     def _state(self, key: Key) -> State:
         found = self._states.get(key)
         if found is None:
@@ -202,5 +206,6 @@ class Automaton:
                     state.ways.clear()
                     state.masks = state.closing = None
                 self._states.clear()
+                self._keep_start()
             found = self._states.setdefault(key, State(key, self.rules.accepting(key)))
         return found

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from lmlang.errors import GrammarTooLarge, SchemaUnsupported
 from lmlang.grammar.schema.shapes import Array, Node
 from lmlang.grammar.schema.style import Layout
-from lmlang.grammar.schema.ways import MAX_STEPS, Ways
+from lmlang.grammar.schema.ways import MAX_KEPT, MAX_STEPS, Ways
 
 MAX_DEMANDS = 6
 """Demands on some items, or some properties, that one array or object may have besides."""
@@ -84,6 +84,8 @@ class ArrayPlan:
             options = self._all(spot)
             if self.shape.tallies or self.shape.least > spot.at + 1:
                 options = tuple(item for item in options if self.cost(item.then) is not None)
+            if len(self._items) >= MAX_KEPT:
+                self._items.clear()
             found = self._items[spot] = options
         return found
 
@@ -153,7 +155,10 @@ class ArrayPlan:
         """What the next item may be, whether the array can then end or not."""
         found = self._options.get(spot)
         if found is None:
-            found = self._options[spot] = tuple(self._made(spot))
+            found = tuple(self._made(spot))
+            if len(self._options) >= MAX_KEPT:
+                self._options.clear()
+            self._options[spot] = found
         return found
 
     def _made(self, spot: Spot) -> Iterator[Item]:

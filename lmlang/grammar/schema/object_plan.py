@@ -16,7 +16,7 @@ from lmlang.grammar.schema.array_plan import MAX_TEXT, Both, Of, subsets, too_lo
 from lmlang.grammar.schema.keys import above
 from lmlang.grammar.schema.shapes import Node, Object
 from lmlang.grammar.schema.style import Layout, spell_text
-from lmlang.grammar.schema.ways import Ways
+from lmlang.grammar.schema.ways import MAX_KEPT, Ways
 from lmlang.grammar.tables import Spelling, TextTable, spelled
 
 MANY = 4096
@@ -147,9 +147,12 @@ class ObjectPlan:
         found = self._keys.get(known)
         if found is None:
             names = range(spot.next, self._limit[spot.next])
-            found = self._keys[known] = tuple(
+            found = tuple(
                 sorted(self.names[number] for number in names if self.named(spot, number))
             )
+            if len(self._keys) >= MAX_KEPT:
+                self._keys.clear()
+            self._keys[known] = found
         return found
 
     def names_table(self, keys: tuple[bytes, ...]) -> TextTable:
@@ -207,6 +210,8 @@ class ObjectPlan:
         if found is None:
             options = self._made(then, node, meets)
             found = tuple(value for value in options if self.can_end(value.then))
+            if len(self._values) >= MAX_KEPT:
+                self._values.clear()
             self._values[asked] = found
         return found
 

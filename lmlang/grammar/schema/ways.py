@@ -12,6 +12,8 @@ from lmlang.grammar.budget import spend
 Spot = TypeVar("Spot", bound=Hashable)
 Step = TypeVar("Step")
 
+MAX_KEPT = 20_000
+"""What is kept of each kind of answer about spots, for the next sequences."""
 MAX_STEPS = 100_000
 """Steps that are looked at for the shortest way to the end of one array or object."""
 
@@ -42,9 +44,12 @@ class Ways(Generic[Spot, Step]):
         Returns:
             None where there is none; no step where the spot is an end.
         """
-        if spot not in self._known:
-            self._search(spot)
-        return self._known[spot]
+        known = self._known
+        if spot not in known:
+            if len(known) >= MAX_KEPT:
+                known = self._known = {}
+            self._search(spot, known)
+        return known[spot]
 
     def too_many(self) -> GrammarTooLarge:
         """The error for what takes too long to fill."""
@@ -53,8 +58,8 @@ class Ways(Generic[Spot, Step]):
             "less."
         )
 
-    def _search(self, start: Spot) -> None:
-        """Find the way from a spot, and keep it for all spots on it."""
+    def _search(self, start: Spot, ways: dict[Spot, Way[Step]]) -> None:
+        """Find the way from a spot, and keep it among others for all spots on it."""
         tries: list[tuple[int, int, Spot]] = [(0, 0, start)]
         came: dict[Spot, tuple[int, Spot, Step]] = {}
         costs, done, number = {start: 0}, set[Spot](), 0
@@ -63,15 +68,15 @@ class Ways(Generic[Spot, Step]):
             if spot in done:
                 continue
             done.add(spot)
-            if spot in self._known or self._is_end(spot):
-                known = self._known.setdefault(spot, (0, None))
+            if spot in ways or self._is_end(spot):
+                known = ways.setdefault(spot, (0, None))
                 if known is None:
                     continue
                 total = known[0]
                 while spot in came:
                     size, spot, step = came[spot]
                     total += size
-                    self._known[spot] = (total, step)
+                    ways[spot] = (total, step)
                 return
             spend()
             if len(done) > MAX_STEPS:
@@ -83,7 +88,7 @@ class Ways(Generic[Spot, Step]):
                     came[then] = (size, spot, step)
                     heappush(tries, (cost + size, number, then))
         for spot in done:
-            self._known[spot] = None
+            ways[spot] = None
 
 
 Way: TypeAlias = "tuple[int, Step | None] | None"
