@@ -138,6 +138,9 @@ class State:
         self._following: bytes | None = None
         self._completion: bytes | None = None
 
+    def __repr__(self) -> str:
+        return f"<State{', may end' if self.accepting else ''}>"
+
 
 class Automaton:
     """All states of one grammar. Thread-safe: what it keeps is a cache, no more."""

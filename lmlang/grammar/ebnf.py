@@ -112,9 +112,12 @@ def parse_grammar(text: str) -> tuple[Network, dict[str, Rule]]:
 def unknown_rule(text: str, offset: int | None, name: str, known: list[str]) -> GrammarSyntaxError:
     """The error for a rule that nobody defines."""
     near = get_close_matches(name, known, 3)
+    if offset is None:  # it is the root
+        mend = f"did you mean {', '.join(near)}?" if near else "define it, or name another root."
+        return GrammarSyntaxError(f"the grammar has no rule {quote(name)} to begin with; {mend}")
     mend = f"did you mean {', '.join(near)}?" if near else "define it, or take the reference out."
-    place = "" if offset is None else f"{_place(text, offset)}: "
-    return GrammarSyntaxError(f"the grammar, {place}there is no rule {quote(name)}; {mend}")
+    place = _place(text, offset)
+    return GrammarSyntaxError(f"the grammar, {place}: there is no rule {quote(name)}; {mend}")
 
 
 _TOKEN = re.compile(

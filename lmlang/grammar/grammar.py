@@ -120,8 +120,8 @@ class Grammar:
         """
         if not self.matcher().fits(budget):
             raise BudgetExceeded(
-                f"budget={budget}: the shortest output has {self.min_tokens():,} tokens; allow so "
-                "many."
+                f"budget={budget}: {self.min_tokens():,} is the least that an output can have; "
+                "allow so many."
             )
         draws = random.Random(seed)
         matcher = self.matcher()

@@ -44,9 +44,12 @@ class Mask:
     count: int
     owner: Masks
 
+    def __repr__(self) -> str:
+        return f"<Mask of {self.count:,} tokens>"
+
     def allows(self, index: int) -> bool:
         """Whether a token is legal."""
-        return bool(self.bits[index >> 5] >> (index & 31) & 1)
+        return 0 <= index < 32 * len(self.bits) and bool(self.bits[index >> 5] >> (index & 31) & 1)
 
     def ids(self) -> Any:
         """The legal ids in ascending order, int64."""

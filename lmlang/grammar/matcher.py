@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmlang.errors import ProgramError
+from lmlang.errors import ProgramError, ProgramTypeError, an
 from lmlang.grammar.automaton import Automaton, State
 from lmlang.grammar.canonical import Canonical
 from lmlang.grammar.closing import Closings
@@ -47,6 +47,12 @@ class GrammarMatcher:
         """Where the output stands; equal states of one grammar are one object."""
         return self._states[-1]
 
+    def __repr__(self) -> str:
+        pieces = self.grammar.vocabulary.pieces
+        data = b"".join([pieces[index] if index >= 0 else b"..." for index in self._ids[-12:]])
+        ends = ", may end" if self.is_accepting() else ""
+        return f"<GrammarMatcher after {len(self):,}, {data[-40:]!r}{ends}>"
+
     def __len__(self) -> int:
         """What has been accepted: tokens, and runs of bytes."""
         return len(self._ids)
@@ -56,6 +62,8 @@ class GrammarMatcher:
     def accept_token(self, index: int) -> bool:
         """Take a token; False, and nothing changes, where it is not legal."""
         pieces = self.grammar.vocabulary.pieces
+        if not isinstance(index, int):
+            raise ProgramTypeError(f"a token is an id, not {an(type(index).__name__)}: {index!r}.")
         if not 0 <= index < len(pieces) or not pieces[index]:
             return False
         return self._take(pieces[index], index)
@@ -69,6 +77,10 @@ class GrammarMatcher:
 
     def accept_bytes(self, data: bytes) -> bool:
         """Take bytes that did not come as tokens; False, and nothing changes, if they cannot."""
+        if not isinstance(data, bytes):
+            raise ProgramTypeError(
+                f"accept_bytes takes bytes, not {an(type(data).__name__)}: give text.encode()."
+            )
         return self._take(data, -1)
 
     def _take(self, data: bytes, index: int) -> bool:
@@ -131,6 +143,10 @@ class GrammarMatcher:
             row: int32 [at least ceil(V / 32)]; what is beyond becomes 0.
         """
         bits = self.mask().bits
+        if getattr(row, "dtype", None) != bits.dtype or len(row) < len(bits):
+            raise ProgramTypeError(
+                f"a row of bits is an int32 array of at least {len(bits):,} words: give one."
+            )
         row[: len(bits)] = bits
         row[len(bits) :] = 0
 

@@ -30,7 +30,7 @@ class Regex:
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """JSON text that a JSON Schema accepts; drafts 2020-12 and, by its ``$schema``, 7.
+    """JSON text that a JSON Schema accepts; of draft 2020-12, or as its ``$schema`` says.
 
     Args:
         text: The schema as JSON; its properties keep their order. `of` makes it from a dict.
@@ -97,6 +97,8 @@ class Choice:
     texts: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        if isinstance(self.texts, list):
+            object.__setattr__(self, "texts", tuple(self.texts))
         if not isinstance(self.texts, tuple):
             raise ConstraintError(
                 f"choices are {an(type(self.texts).__name__)}: give a tuple of texts."
@@ -120,6 +122,8 @@ class Either:
     specs: tuple[Spec, ...]
 
     def __post_init__(self) -> None:
+        if isinstance(self.specs, list):
+            object.__setattr__(self, "specs", tuple(self.specs))
         if not isinstance(self.specs, tuple) or not all(isinstance(s, _KINDS) for s in self.specs):
             raise ConstraintError("alternatives are constraints: give a tuple of specs.")
         if not self.specs:

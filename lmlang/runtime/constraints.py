@@ -13,6 +13,7 @@ from lmlang.errors import BudgetExceeded, GrammarDeadEnd
 from lmlang.grammar.automaton import State
 from lmlang.grammar.compiler import Grammar
 from lmlang.grammar.masks import Mask
+from lmlang.grammar.matcher import GrammarMatcher
 from lmlang.protocol import Finish, Request
 
 PATIENCE = 8
@@ -53,8 +54,8 @@ class Constrained:
         self._complete_at: set[int] = {0} if self._matcher.is_accepting() else set()
         if not self._matcher.fits(self._left):
             raise BudgetExceeded(
-                f"the shortest output that meets the constraint has {self._matcher.distance():,} "
-                f"tokens, and max_tokens is {self._left:,}: raise it."
+                f"the shortest output that meets the constraint has {_tokens(self._matcher)}, and "
+                f"max_tokens is {self._left:,}: raise it."
             )
         self._end_where_nothing_follows()
 
@@ -236,3 +237,8 @@ class Constrained:
                 'on_budget="close".'
             )
         self._squeezed = True
+
+
+def _tokens(matcher: GrammarMatcher) -> str:
+    count = matcher.distance()
+    return "1 token" if count == 1 else f"{count:,} tokens"

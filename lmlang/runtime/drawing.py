@@ -97,4 +97,6 @@ def processed(logits: Tensor, drawing: Drawing) -> Tensor:
         raise ProgramError(
             "logits_processor returned NaN or +infinity: -infinity alone is allowed."
         )
+    if bool(torch.isinf(changed).all()):
+        raise ProgramError("logits_processor left no token at all: every logit is -infinity.")
     return changed

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmlang.errors import BudgetExceeded, GrammarDeadEnd, ProgramError
+from lmlang.errors import BudgetExceeded, GrammarDeadEnd, ProgramError, ProgramTypeError
 from lmlang.grammar.closing import Spelled
 from lmlang.grammar.matcher import GrammarMatcher
 from tests.grammar.byte_sets import grammar_of, vocabulary_of
@@ -203,7 +203,7 @@ def test_samples_fit_their_budget() -> None:
     texts = {grammar.sample(seed) for seed in range(60)}
     assert texts == {"ab", "abcabcabc", "aaaaaaa"}
     assert grammar.sample(7) == grammar.sample(7)
-    with pytest.raises(BudgetExceeded, match=r"^budget=0: the shortest output has 1 tokens"):
+    with pytest.raises(BudgetExceeded, match=r"^budget=0: 1 is the least"):
         grammar.sample(budget=0)
 
 
@@ -218,3 +218,18 @@ def test_a_text_that_is_none_is_told_where_and_why() -> None:
     assert str(grammar.match("abb")) == "at character 2 (at /2): expected the end"
     assert grammar.match("").position == 0
     assert not grammar.match("a\ud800")
+
+
+def test_what_is_no_token_and_no_bytes_is_told_as_such() -> None:
+    matcher = grammar_of({b"ab", b"abc"}, VOCABULARY).matcher()
+    with pytest.raises(ProgramTypeError, match="a token is an id, not a str"):
+        matcher.accept_token("a")  # type: ignore[arg-type]
+    with pytest.raises(ProgramTypeError, match=r"give text\.encode\(\)"):
+        matcher.accept_bytes("a")  # type: ignore[arg-type]
+    for row in (np.zeros(1, np.int64), np.zeros(0, np.int32), [0]):
+        with pytest.raises(ProgramTypeError, match="an int32 array of at least"):
+            matcher.fill_bitmask(row)
+    assert not matcher.mask().allows(10**8)
+    assert matcher.accept_bytes(b"ab")
+    assert repr(matcher) == "<GrammarMatcher after 1, b'...', may end>"
+    assert repr(matcher.mask()) == f"<Mask of {matcher.mask().count} tokens>"

@@ -507,7 +507,14 @@ def test_a_processor_that_leaves_nothing_legal_is_a_dead_end(runtime: Runtime) -
         return row
 
     one = replace(asking(Regex("[a]|bb[a]")), processor=no_letters)
-    barred = replace(asking(Regex(r"a[xy]")), processor=lambda ids, row: row.fill_(float("-inf")))
+    ids = TOKENIZER.encode("xy")
+    barred = replace(
+        asking(Regex(r"a[xy]")),
+        processor=lambda _, row: row.index_fill_(0, torch.tensor(ids), -math.inf),
+    )
+    nothing = replace(asking(SPECS[0]), processor=lambda ids, row: row.fill_(-math.inf))
+    with pytest.raises(lm.ProgramError, match="left no token at all"):
+        runtime.generate(nothing).result(timeout=60)
     assert runtime.generate(one).result(timeout=60).text == "bba"  # the last a is forced
     with pytest.raises(lm.GrammarDeadEnd, match="although the constraint forbids it"):
         runtime.generate(barred).result(timeout=60)
