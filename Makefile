@@ -34,6 +34,7 @@ bench: $(VENV)/installed-test
 	$(RUN) benchmarks/scheduling.py
 	$(RUN) benchmarks/frontend.py
 	$(RUN) benchmarks/grammar.py
+	$(RUN) benchmarks/serving.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -139,6 +139,23 @@ def test_constraints_force_only_what_documents_have(model: Path) -> None:
     assert forced["passes"] < forced["tokens"]
 
 
+def test_serving_gives_the_same_texts_to_clients_as_to_threads(model: Path) -> None:
+    value = json_of("serving.py", "--repeat", "1", "--model", str(model))
+    results = value["results"]
+    loads = ["closed 1", "closed 8", "closed 32", "open"]
+    assert [result["load"] for result in results[::2]] == loads
+    assert {result["subject"] for result in results} == {"in the process", "lmlang serve"}
+    for result in results:
+        assert result["equal"] == 1
+        assert result["tokens"] == 4 * result["requests"] > 0
+        for name in ("first", "between", "whole"):
+            assert 0 <= result[name]["p50"] <= result[name]["p99"]
+        assert result["whole"]["p50"] > result["first"]["p50"] > 0
+    ours, served = results[2:4]
+    gain = served["tokens_per_second"] / ours["tokens_per_second"]
+    assert value["overhead"] == pytest.approx(1 - gain, abs=0.002)
+
+
 @settings(max_examples=100)
 @given(st.lists(st.tuples(IDS, st.lists(st.integers(0, 2), min_size=1, max_size=5)), max_size=8))
 def test_the_optimum_is_the_union_of_all_beginnings(
