@@ -258,7 +258,10 @@ class Shipping:
         for slot, loss in left:
             slot.take(fresh(loss))
         if again:
-            self.send()
+            try:
+                self.send()
+            except Exception as failure:  # nobody is here to hear of it but those who wait
+                self.run.abort(failure)
 
     def _step(self, reason: str) -> None:
         """Ask for each by itself from here on."""

@@ -50,6 +50,7 @@ class Slot:
             if isinstance(handle, Generation):
                 for event in self._events:
                     handle.push(event)
+            self._events.clear()
             outcome = self.outcome
         if outcome is not None:
             _end(handle, outcome)
@@ -76,9 +77,10 @@ class Slot:
                 f"{self._tokens:,} on were due: it lost some, or told some twice."
             )
         self._tokens, self._finished = behind, event.finish is not None
-        self._events.append(event)
         if isinstance(self._handle, Generation):
             self._handle.push(event)
+        else:
+            self._events.append(event)
         return True
 
     def step(self) -> None:

@@ -12,6 +12,7 @@ from lmlang.backends import retries
 from lmlang.testing import ScriptedBackend
 from tests.backends import test_remote_programs as given
 from tests.backends.served import SECONDS, served
+from tests.server.test_programs import Seen
 from tests.tiny import tiny_model
 
 pytest.importorskip("fastapi")
@@ -120,6 +121,52 @@ def test_a_program_that_reads_nothing_takes_one_round_trip(sides):
     assert shipped.usage().generated_tokens == here.usage().generated_tokens
 
 
+@lm.function
+def labels(s, text):
+    s += "Text: " + text + "\n"
+    forks = s.fork(12)
+    for index, child in enumerate(forks):
+        child += f"Is it about {index}? " + lm.select("label", ["yes", "no"])
+
+
+@lm.function
+def talk(s):
+    s += lm.system("Be kind.")
+    for turn in range(5):
+        s += lm.user(f"Turn {turn}") + lm.assistant(lm.gen(f"answer{turn}", max_tokens=5))
+
+
+@lm.function
+def record(s):
+    s += '{"name": ' + lm.gen("name", type=str, max_tokens=12)
+    s += ', "age": ' + lm.gen("age", type=int, max_tokens=5) + ', "top_songs": ['
+    s += lm.gen("first", type=str, max_tokens=12) + ", "
+    s += lm.gen("second", type=str, max_tokens=12) + "]}"
+
+
+@lm.function
+def votes(s):
+    s += "1 + 1 = "
+    forks = s.fork(16)
+    forks += lm.gen("why", max_tokens=4, temperature=0.8) + lm.gen("n", type=int, max_tokens=4)
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [(labels, {"text": "hello world"}), (talk, {}), (record, {}), (votes, {})],
+    ids=lambda given: getattr(given, "__name__", ""),
+)
+def test_what_people_write_is_one_round_trip_where_it_reads_nothing(sides, program, arguments):
+    here = program.run(**arguments, backend=sides.here, seed=9)
+    stepped = program.run(**arguments, backend=sides.there, seed=9)
+    shipped, trips = sides.shipped(program, **arguments, seed=9)
+    assert trips == 1
+    assert given.log_of(shipped) == given.log_of(stepped) == given.log_of(here)
+    assert shipped.text() == here.text()
+    assert shipped.token_ids() == here.token_ids()
+    assert shipped.messages() == here.messages()
+
+
 @pytest.mark.parametrize("reads", [0, 1, 3])
 def test_each_value_that_is_read_takes_one_round_trip_more(sides, reads):
     @lm.function
@@ -161,10 +208,13 @@ def test_nothing_that_was_told_is_computed_again(sides, runtimes):
         s += str(len(s["a"])) + lm.gen("b", max_tokens=5, ignore_eos=True)
         s += str(len(s["b"])) + lm.gen("c", max_tokens=3, ignore_eos=True)
 
-    before = runtimes[1].stats().generated_tokens
-    state, trips = sides.shipped(program, seed=2)
-    assert trips == 3
-    assert runtimes[1].stats().generated_tokens - before == state.usage().generated_tokens
+    from lmlang.server.app import make_app
+
+    seen = Seen(runtimes[1])
+    with served(make_app(seen)) as url, lm.connect(url) as there:
+        text = program.run(backend=there, seed=2, ship=True).text()
+    assert text == program.run(backend=sides.here, seed=2).text()
+    assert [request.tag.op_path for request in seen.requests] == ["0", "1", "2"]
 
 
 def test_batches_and_streams_are_shipped_too(sides):

@@ -2,6 +2,7 @@
 
 import random
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import lmlang as lm
 from lmlang import wire
 from lmlang.frontend import ir
 from lmlang.frontend.printer import print_program
-from lmlang.protocol import Output, Scores
+from lmlang.protocol import Output, Scores, Tokens
 from lmlang.server import programs
 from lmlang.testing import RandomBackend, ScriptedBackend
 from lmlang.wire.programs import AskedProgram, AskedRun, Told, answer_from_wire, program_to_wire
@@ -121,20 +122,43 @@ def test_events_come_in_order_and_join_to_the_output(server):
             assert sum((event.ids for event in events[:-1]), ()) == item.ids
 
 
-def test_what_is_known_is_neither_computed_nor_told(server, runtime):
-    whole = outcomes(told_by(server, asked(TIPS, seed=5)))
-    known = [Told(op, item, key) for (op, key), item in whole.items() if op != "2"]
-    before = runtime.stats()
-    again = outcomes(told_by(server, asked(TIPS, known, seed=5)))
-    after = runtime.stats()
-    assert {op for op, _ in again} == {"2"}
-    assert [item.text for item in again.values()] == [
-        item.text for (op, _), item in whole.items() if op == "2"
-    ]
-    assert after.generated_tokens - before.generated_tokens == 6
-    assert after.scored_tokens == before.scored_tokens
-    everything = [Told(op, item, key) for (op, key), item in whole.items()]
-    assert told_by(server, asked(TIPS, everything, seed=5)) == [None]
+class Seen:
+    """A runtime that notes what it is asked for."""
+
+    def __init__(self, backend):
+        self._backend = backend
+        self.requests = []
+        self.ended = []
+
+    def __getattr__(self, name):
+        return getattr(self._backend, name)
+
+    def offer(self, request):
+        self.requests.append(request)
+        return self._backend.offer(request)
+
+    def offer_score(self, request):
+        self.requests.append(request)
+        return self._backend.score(request)
+
+    def end_run(self, run_id):
+        self.ended.append(run_id)
+
+
+def test_what_is_known_is_neither_computed_nor_told(runtime):
+    seen = Seen(runtime)
+    with running(seen) as server:
+        whole = outcomes(told_by(server, asked(TIPS, seed=5)))
+        assert len(seen.requests) == len(whole) == 5
+        known = [Told(op, item, key) for (op, key), item in whole.items() if op != "2"]
+        again = outcomes(told_by(server, asked(TIPS, known, seed=5)))
+        assert [request.tag.op_path for request in seen.requests[5:]] == ["2", "2"]
+        assert {key: item.text for key, item in again.items()} == {
+            (op, key): item.text for (op, key), item in whole.items() if op == "2"
+        }
+        everything = [Told(op, item, key) for (op, key), item in whole.items()]
+        assert told_by(server, asked(TIPS, everything, seed=5)) == [None]
+        assert len(seen.requests) == 7
 
 
 def test_a_program_without_generations_ends_at_once(server):
@@ -172,7 +196,8 @@ def test_budgets_and_deadlines_end_the_program(server):
 
 def test_a_client_that_goes_away_ends_its_program(server, runtime):
     with server.client() as client, streamed(client, asked(long())) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()  # which closes the stream when it is dropped
+        next(lines)
         assert server.inside.desk.under_way > 0
     until(lambda: not runtime.stats().running and not runtime.stats().waiting)
     until(lambda: not server.inside.desk.under_way)
@@ -192,31 +217,24 @@ def test_a_program_can_be_aborted_by_its_request_id(server):
 
 
 def test_tenants_share_no_cache_and_no_run(runtime):
-    seen = []
-
-    class Seen:
-        def __init__(self, backend):
-            self._backend = backend
-
-        def __getattr__(self, name):
-            return getattr(self._backend, name)
-
-        def offer(self, request):
-            seen.append((request.namespace, request.tag.run_id))
-            return self._backend.offer(request)
-
-        def end_run(self, run_id):
-            seen.append(run_id)
-
-    message = asked('program x()\n  %0 = start\n  %1 = text %0 "a"\n  %2 = gen %1 -> a\n',
-                    run_id="r", params=lm.protocol.SamplingParams(max_tokens=1))  # fmt: skip
-    with running(Seen(runtime), keys=("one", "two")) as found:
+    seen = Seen(runtime)
+    program = BEGIN + '%1 = text %0 "a"\n  %2 = gen %1 -> a [max_tokens=1]\n'
+    with running(seen, keys=("one", "two")) as found:
         for key in ("one", "two"):
-            told_by(found, message, key)
-    (first, first_run), first_end, (second, second_run), second_end = seen
-    assert first != second
-    assert first_run != second_run
-    assert (first_end, second_end) == (first_run, second_run)
+            told_by(found, asked(program, run_id="r"), key)
+    first, second = seen.requests
+    assert first.namespace != second.namespace
+    assert first.tag.run_id != second.tag.run_id
+    assert seen.ended == [first.tag.run_id, second.tag.run_id]
+
+
+def test_a_run_that_goes_on_is_not_ended(runtime):
+    seen = Seen(runtime)
+    with running(seen) as found:
+        told_by(found, asked(TIPS, run_id="r", goes_on=True))
+        assert not seen.ended
+        told_by(found, asked(TIPS, run_id="r"))
+        until(lambda: seen.ended == ["r"])
 
 
 BEGIN = "program x()\n  %0 = start\n  "
@@ -386,6 +404,16 @@ def test_known_answers_of_the_wrong_kind_are_errors_of_their_operation(server):
     wrong = [Told("0/fork0.0/0", scores), Told("1", output)]
     found = told_by(server, asked(TIPS, wrong))
     assert isinstance(found[-1], lm.ProgramError)
+
+
+def test_made_up_tokens_are_errors_of_what_reads_them(server):
+    found = outcomes(told_by(server, asked(TIPS)))
+    (key, output), *_ = [(key, item) for (op, key), item in found.items() if op == "0/fork0.0/0"]
+    made_up = replace(output, ids=(2**31 - 1,), history=(Tokens((2**31 - 1,), "x"),))
+    told = told_by(server, asked(TIPS, [Told("0/fork0.0/0", made_up, key)]))
+    errors = [each.item for each in told if each and isinstance(each.item, lm.LMLangError)]
+    assert errors
+    assert all(isinstance(error, lm.ProgramError) for error in errors)
 
 
 def test_the_limits_are_those_of_the_page():
