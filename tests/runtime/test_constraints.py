@@ -570,3 +570,34 @@ def test_the_budget_closes_where_the_only_token_left_does_not_fit(runtime: Runti
     with pytest.raises(lm.BudgetExceeded):
         runtime.generate(replace(one, on_budget="raise")).result(timeout=60)
     runtime.check()
+
+
+def test_cancelling_at_every_step_leaves_neighbours_and_slots_as_they_are() -> None:
+    specs = (SPECS[0], SPECS[3], SPECS[4], SPECS[8])
+    texts = ("the user and ", "the user and the world ", "hello ", "the user and ")
+    asked = [
+        asking(spec, text, key, max_tokens=20)
+        for key, (spec, text) in enumerate(zip(specs, texts, strict=True))
+    ]
+    steps = 1
+    for cancelled_at in range(40):
+        if cancelled_at > steps:
+            break
+        engine = Stepped(300, 9)
+        generations = [begin(engine, one) for one in asked]
+        victim = generations[cancelled_at % len(generations)]
+        if cancelled_at == 0:
+            engine.loop.drop(victim)
+
+        def between(step: int) -> None:
+            if step == cancelled_at and not victim.done():  # noqa: B023 - called in this round
+                engine.loop.drop(victim)  # noqa: B023
+
+        steps = engine.run(between)
+        for one, generation in zip(asked, generations, strict=True):
+            if generation.done():
+                checked(one, generation.result(timeout=0))
+            else:
+                assert generation is victim
+        engine.loop.cache.flush()
+        assert engine.loop.stats().kv_tokens_used == 0
