@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import Request
 
-from lmlang.server.bodies import MAX_CONTAINERS, parsed, shape_of
+from lmlang.server.bodies import MAX_CONTAINERS, json_body, parsed, shape_of
+from lmlang.server.config import ServerConfig
 from lmlang.server.refusals import Refusal
 from lmlang.testing import ScriptedBackend
 from tests.server.harness import Running, running, text
@@ -81,6 +85,33 @@ def test_a_body_of_four_megabytes_is_read() -> None:
         parsed(many.replace(b'"[[[{{{"', b"[]"), 64)
     with pytest.raises(Refusal, match="nested deeper"):
         parsed(b'{"a": ' + b"[" * 4_000_000, 64)
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_client_that_leaves_with_the_last_byte_is_gone(turns: int) -> None:
+    async def read() -> bool:
+        last = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            await last.wait()
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+
+        async def pooled(*_: Any) -> dict[str, Any]:
+            raise AssertionError("a body of two bytes is read at once")
+
+        headers = [(b"content-type", b"application/json")]
+        http = Request({"type": "http", "headers": headers}, receive)
+        reading = asyncio.ensure_future(json_body(http, ServerConfig(), pooled))
+        await asyncio.sleep(0.01)  # until it waits for the body
+        last.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        had_it = reading.done()
+        reading.cancel()
+        await asyncio.wait({reading})
+        return had_it or reading.cancelled()
+
+    assert asyncio.run(read())
 
 
 @pytest.fixture(scope="module")
