@@ -115,7 +115,7 @@ class Commit:
         sequence = drawing.sequence
         for ahead, guess in enumerate((*drawing.draft, None)):
             if drawing.task.request.params.max_tokens == 0:
-                self._tell(sequence, drawing.task, drawing.task.output.end_empty())
+                self._tell(sequence, drawing.task, drawing.task.output.end_here())
                 return
             taken = _standing(drawn[ahead], drawing.task) or drawn[ahead]
             token, row = taken.token, drawing.row + ahead
@@ -156,7 +156,8 @@ class Commit:
                 known = constraint.run()
             else:
                 known = constraint.complete()
-                task.predicted.append(self._said.about(drawing.row, known[0], task))
+                if known:
+                    task.predicted.append(self._said.about(drawing.row, known[0], task))
         except LMLangError as error:
             self.fail(sequence, error)
             return
@@ -165,6 +166,8 @@ class Commit:
             prediction = self._said.about(drawing.row, drawn.token, task, draw.mask)
             event = task.output.accept(drawn, prediction)
             self._tell(sequence, task, event)
+        elif not known:  # it is complete where it stands
+            self._tell(sequence, task, task.output.end_here())
 
     def _processed(self, logits: Tensor, drawings: list[Drawing]) -> tuple[Tensor, list[Drawing]]:
         """Logits with a row of its own for each that its program changes, and what draws on them.

@@ -86,7 +86,7 @@ class Intake:
         if constraint is not None and constraint.finish is not None and not known:
             if request.resumed:
                 raise ProgramError("resumed has tokens, and this request's output is empty.")
-            generation.push(output.end_empty())
+            generation.push(output.end_here())
             generation.complete(output.output(len(prompt), 0, None))
             return None
         first_logit = len(prompt) - 1

@@ -154,11 +154,12 @@ class OutputStream:
             return Finish("eos")
         return None
 
-    def end_empty(self) -> Event:
-        """End an output that may have no token at all."""
+    def end_here(self) -> Event:
+        """End an output without another token, as it may have none or no more."""
         ended = None if self.constraint is None else self.constraint.finish
-        self.finish = ended or Finish("length")
-        return Event(0, (), "", (), self.finish)
+        more, self.finish = self._flush(ended or Finish("length"))
+        self._shown.append(more)
+        return Event(len(self.ids), (), more, (), self.finish)
 
     def output(
         self, prompt_tokens: int, cached_tokens: int, inputs: InputLogprobs | None

@@ -276,6 +276,16 @@ def test_closing_is_said_and_can_be_refused(runtime: Runtime) -> None:
     runtime.check()
 
 
+@pytest.mark.parametrize("first", ["", "q"])
+def test_a_complete_output_ends_where_no_budget_is_left_for_what_is_wanted(first: str) -> None:
+    wanted = tuple((TOKENIZER.encode(letter)[0], 100.0) for letter in "abcdefghijklmnopqrst")
+    spec = Regex(first + r"([a-z]{30})*")
+    output = _run(asking(spec, max_tokens=5, logit_bias=wanted))
+    assert (output.text, output.finish) == (first, Finish("forced_close"))
+    with pytest.raises(lm.BudgetExceeded):
+        _run(asking(spec, max_tokens=5, logit_bias=wanted, on_budget="raise"))
+
+
 # ---------------------------------------------------------------- the distribution of draws
 
 
