@@ -75,6 +75,15 @@ def model_of(client: httpx.Client) -> str:
     return str(client.get("/v1/models").json()["data"][0]["id"])
 
 
+def program(tokens: int) -> str:
+    """A program as text: two branches that generate."""
+    return (
+        'program two()\n  %0 = start\n  %1 = text %0 "a"\n  %2, %3 = fork %1 2\n'
+        f"  %4 = gen %2 -> x [max_tokens={tokens}, ignore_eos=True]\n"
+        f"  %5 = gen %3 -> x [max_tokens={tokens}, ignore_eos=True]\n  %6 = join %1 %4 %5\n"
+    )
+
+
 # ---------------------------------------------------------------- odd values
 
 SAMPLING = (
@@ -107,6 +116,8 @@ def odd_requests(model: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for path in ("/lm/prefill", "/lm/render", "/lm/encode"):
         yield path, "prompt", text("a")
     yield "/lm/decode", "ids", {"v": 1, "ids": [65]}
+    for name in ("program", "run", "known"):
+        yield "/lm/programs", name, {"v": 1, "program": program(2)}
     yield "/lm/abort", "request_id", {}
     yield "/abort_request", "rid", {}
     yield "/tokenize", "prompt", {"prompt": "a"}
@@ -221,6 +232,7 @@ def leaving(model: str) -> list[tuple[str, dict[str, Any]]]:
         ("/v1/completions", {"model": model, "prompt": "hello", "stream": True, **long}),
         ("/v1/chat/completions", {"model": model, "messages": MESSAGES, "stream": True, **long}),
         ("/generate", {"text": "hello", "stream": True, "sampling_params": own}),
+        ("/lm/programs", {"v": 1, "program": program(3_000)}),
         ("/v1/completions", {"model": model, "prompt": ["a", "b"], "n": 2, **long}),
         ("/generate", {"text": ["a", "b"], "sampling_params": own}),
     ]
