@@ -16,6 +16,7 @@ import pytest
 
 from tests.server.harness import text, until
 from tests.server.test_cli import SECONDS, Process, process
+from tests.server.test_scenarios import program
 from tests.tiny import tiny_shape, write_tiny_gguf
 
 KEY, ADMIN = "the-key-of-a-user", "the-key-of-an-administrator"
@@ -168,11 +169,14 @@ def endless(path: str) -> dict[str, Any]:
         return {**body, "prompt": "a"}
     if path == "/v1/chat/completions":
         return {**body, "messages": [{"role": "user", "content": "a"}]}
+    if path == "/lm/programs":
+        return {"v": 1, "program": program(3_000)}
     return text("a", params={"max_tokens": 3_000, "ignore_eos": True})
 
 
 def test_what_a_drain_does_not_wait_for_is_told_so_on_every_interface(model: Path) -> None:
     paths = ("/lm/generate", "/v1/completions", "/v1/chat/completions", "/generate") * 2
+    paths += ("/lm/programs",)
     begun = threading.Semaphore(0)
     with (
         process(model, "--drain-timeout", "0.05") as server,
