@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
-from lmlang.errors import GrammarTooLarge, quote
+from lmlang.errors import ConstraintError, GrammarTooLarge, quote
 from lmlang.grammar.machine import GONE, MAX_EXPLORED, NEVER, Machine, too_large
 from lmlang.grammar.machines import Lengths, Others, Product, Texts
 from lmlang.grammar.regex import compile_regex, compile_search
@@ -310,6 +310,21 @@ def searching(pattern: str) -> Language:
     return _language(
         "searching", pattern, lambda new: Machine(Pattern(automaton, new.name), new.name)
     )
+
+
+@lru_cache(maxsize=256)
+def searching_in_any_dialect(language: Language) -> Language:
+    r"""What ECMA-262 or Python's ``re`` finds, of a language that `searching` has made.
+
+    Validators in Python read patterns their own way: ``.`` finds a carriage return there, ``\w``
+    an é, and ``$`` stands before a last line break too. Other languages are as they are.
+    """
+    if language._kind != "searching":
+        return language
+    try:
+        return language | matching(rf"(?s:.*)(?:{language._of})(?s:.*)")
+    except ConstraintError:  # it is no pattern of Python's
+        return language
 
 
 def of_texts(texts: Iterable[str]) -> Language:

@@ -8,6 +8,8 @@ from decimal import Decimal
 import pytest
 
 from lmlang.errors import SchemaUnsupported
+from lmlang.grammar.compiler import compile_spec
+from lmlang.grammar.spec import JsonSchema
 from tests.grammar.real import real_vocabulary
 from tests.grammar.suites import Group, Verdict, exactly, judge, judged, oracle, suite, walks
 
@@ -80,3 +82,25 @@ def test_random_outputs_end_and_are_valid() -> None:
     for group in suite("required")[::WALKED]:
         if group.name not in refused and any(valid for _, valid in group.tests):
             assert not walks(group.schema, vocabulary, 4), group.name
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"patternProperties": {"^(.|\\n)*$": {"type": "integer"}}, "minProperties": 1},
+        {"patternProperties": {"^.*$": {"type": "integer"}}, "minProperties": 2},
+        {"patternProperties": {"^\\w+$": {"type": "integer"}}, "minProperties": 2},
+        {
+            "patternProperties": {"\\d": {"type": "integer"}, "^a": {"type": "string"}},
+            "additionalProperties": {"type": "null"},
+            "minProperties": 2,
+        },
+    ],
+)
+def test_keys_that_python_reads_otherwise_are_not_written(schema: dict[str, object]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = {"type": "object", **schema}
+    grammar = compile_spec(JsonSchema.of(schema), real_vocabulary())
+    plain = jsonschema.Draft202012Validator(schema)
+    for seed in range(25):
+        plain.validate(json.loads(grammar.sample(seed, budget=grammar.min_tokens() + 30)))

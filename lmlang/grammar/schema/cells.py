@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lmlang.errors import GrammarTooLarge
 from lmlang.grammar.budget import spend
-from lmlang.grammar.language import ANY, Language, of_texts
+from lmlang.grammar.language import ANY, Language, of_texts, searching_in_any_dialect
 
 MAX_CELLS = 64
 """Cells of one object."""
@@ -27,7 +27,7 @@ class Cell:
 
     Args:
         matched: The patterns that they match.
-        unmatched: Those that they do not, as far as they have to be told apart.
+        unmatched: Those that they do not in any dialect, as far as they have to be told apart.
     """
 
     matched: tuple[Language, ...] = ()
@@ -104,7 +104,7 @@ class Cells:
             if (
                 probe not in named
                 and all(pattern.contains(probe) for pattern in cell.matched)
-                and not any(pattern.contains(probe) for pattern in cell.unmatched)
+                and not any(self._anyhow(pattern).contains(probe) for pattern in cell.unmatched)
             ):
                 return False
         return self._language(cell, named).is_empty()
@@ -114,9 +114,13 @@ class Cells:
         for pattern in cell.matched:
             found = found & self._as_texts(pattern)
         for pattern in cell.unmatched:
-            found = found & ~self._as_texts(pattern)
+            found = found & ~self._anyhow(pattern)
         inside = [name for name in named if all(pattern.contains(name) for pattern in cell.matched)]
         return found & ~of_texts(inside) if inside else found
+
+    def _anyhow(self, pattern: Language) -> Language:
+        """What a pattern matches in any dialect; who does not match it, does not in any."""
+        return searching_in_any_dialect(self._as_texts(pattern))
 
     def _probe(self, pattern: Language) -> str | None:
         if pattern not in self._shortest:
