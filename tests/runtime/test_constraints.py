@@ -540,6 +540,22 @@ def test_a_constraint_that_is_none_fails_its_request_and_the_engine_goes_on(
     checked(asking(SPECS[0]), runtime.generate(asking(SPECS[0])).result(timeout=60))
 
 
+def test_a_grammar_that_outgrows_its_limits_fails_its_request_and_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = Regex(r"(a|b)*a(a|b){12}c")
+    with Runtime.over(MODEL, TOKENIZER, TEMPLATE, kv_tokens=600) as rt:
+        before = rt.grammar(spec).result(timeout=60)
+        monkeypatch.setattr("lmlang.grammar.machine.MAX_STATES", 20)
+        with pytest.raises(lm.GrammarTooLarge):
+            rt.generate(asking(spec, max_tokens=60)).result(timeout=60)
+        monkeypatch.undo()
+        assert rt.grammar(spec).result(timeout=60) is not before
+        output = rt.generate(asking(spec, max_tokens=60)).result(timeout=60)
+        assert re.fullmatch(spec.pattern, output.text)
+        rt.check()
+
+
 def test_cancelling_and_closing_while_a_constraint_compiles() -> None:
     begun, goes_on = threading.Event(), threading.Event()
 

@@ -120,7 +120,7 @@ class Cells:
 
     def _anyhow(self, pattern: Language) -> Language:
         """What a pattern matches in any dialect; who does not match it, does not in any."""
-        return searching_in_any_dialect(self._as_texts(pattern))
+        return self._as_texts(searching_in_any_dialect(pattern))
 
     def _probe(self, pattern: Language) -> str | None:
         if pattern not in self._shortest:
