@@ -48,6 +48,7 @@ def legal(matcher: GrammarMatcher) -> list[int]:
         (string(format="email"), b'"a@', b"a"),
         (string(format="email", maxLength=90), b'"', b"a"),
         (string(format="hostname", maxLength=50), b'"', b"a"),
+        (string(allOf=[{"pattern": "^[abc]{0,50}$"}, {"pattern": "^(a|bccc)*$"}]), b'"', b"a"),
         (Regex(r"[a.]{3,50}"), b"", b"a"),
         (Regex(r"a{0,50}[.@]"), b"", b"a"),
         (Regex(r"[é.]{0,45}-"), b"", "é".encode()),
