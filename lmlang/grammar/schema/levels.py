@@ -106,12 +106,17 @@ class Levels:
     Args:
         plans: The shapes.
         context: What frames need to know.
+        start: The whole output.
+
+    Attributes:
+        start: The level of the whole output.
     """
 
-    def __init__(self, plans: Plans, context: Context) -> None:
+    def __init__(self, plans: Plans, context: Context, start: Start) -> None:
         self._plans = plans
         self._context = context
         self._levels: dict[Frame | Start, Level] = {}
+        self.start = self.of(start)
 
     def of(self, frame: Frame | Start) -> Level:
         """The level of a frame."""
@@ -121,6 +126,7 @@ class Levels:
                 for level in list(self._levels.values()):
                     level.forget()
                 self._levels.clear()
+                self._levels[self.start.frame] = self.start  # else its ways stay for ever
             found = self._levels.setdefault(frame, Level(frame, self))
         return found
 

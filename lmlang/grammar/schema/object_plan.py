@@ -21,6 +21,8 @@ from lmlang.grammar.tables import Spelling, TextTable, spelled
 
 MANY = 4096
 """Keys of a cell that are counted at first."""
+MAX_ABOVE = 256
+"""Languages of keys behind a written one that are kept: each with its table takes some 100 kB."""
 
 
 class Spot(NamedTuple):
@@ -331,6 +333,8 @@ class ObjectPlan:
         (last,) = written
         found = self._above.get((number, last))
         if found is None:
+            if len(self._above) >= MAX_ABOVE:
+                self._above.clear()
             found = self._above[number, last] = keys & above(last)
         return found
 

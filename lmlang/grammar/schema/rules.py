@@ -41,7 +41,7 @@ class SchemaRules:
     def __init__(self, graph: Graph, style: Style) -> None:
         self._graph = graph
         context = Context(Layout.of(style), graph.shortest)
-        self._levels = Levels(Plans(graph, context), context)
+        self._levels = Levels(Plans(graph, context), context, Start((graph.root,), 0, False))
         self._places: dict[tuple[Place | None, Level, tuple[Begun, ...]], Place] = {}
         self._end = self._place(None, self._levels.of(End()), ())
         self._careful: bool | None = None
@@ -49,8 +49,7 @@ class SchemaRules:
 
     def start(self) -> Where:
         """The key of the empty output."""
-        start = Start((self._graph.root,), 0, False)
-        return self._place(None, self._levels.of(start), ())
+        return self._place(None, self._levels.start, ())
 
     def push(self, key: Where, byte: int) -> Where | None:
         """The key behind one more byte; None where no output goes on so."""
