@@ -211,6 +211,9 @@ class _At:
             raise self.wrong(keyword, inner, "an array of property names")
         return list(dict.fromkeys(inner))
 
+    def depend(self, key: str, names: list[str]) -> None:
+        self.kept.dependent_required.setdefault(key, []).extend(names)
+
     def reference(self, keyword: str, inner: Value) -> None:
         place, scope = self.document.referred(keyword, inner, self.schema.place, self.schema.scope)
         if place.value is self.value and scope == self.schema.scope:
@@ -279,7 +282,7 @@ def _format(at: _At, keyword: str, inner: Value) -> None:
 
 def _items(at: _At, keyword: str, inner: Value) -> None:
     if isinstance(inner, list):
-        if at.draft.number == 2020 and at.draft.stated:
+        if at.draft.number == 2020 and (at.draft.stated or "prefixItems" in at.value):
             raise at.wrong(keyword, inner, "one schema; those of the first items are prefixItems")
         prefix = tuple(at.child(item, keyword, str(i)) for i, item in enumerate(inner))
         at.kept.prefix = prefix
@@ -330,7 +333,7 @@ def _dependent_required(at: _At, keyword: str, inner: Value) -> None:
     if not isinstance(inner, dict):
         raise at.wrong(keyword, inner, "an object of arrays of property names")
     for key, names in inner.items():
-        at.kept.dependent_required[key] = at.names(keyword, names)
+        at.depend(key, at.names(keyword, names))
 
 
 def _dependent_schemas(at: _At, keyword: str, inner: Value) -> None:
@@ -343,7 +346,7 @@ def _dependencies(at: _At, keyword: str, inner: Value) -> None:
         raise at.wrong(keyword, inner, "an object of schemas or arrays of property names")
     for key, item in inner.items():
         if isinstance(item, list):
-            at.kept.dependent_required[key] = at.names(keyword, item)
+            at.depend(key, at.names(keyword, item))
         else:
             literal = at.child(item, keyword, key)
             at.kept.terms.append(Term("key", keyword, (literal,), key))

@@ -38,6 +38,9 @@ ANNOTATIONS = frozenset({
 })  # fmt: skip
 """Keywords that say nothing about values."""
 
+_INDEX = re.compile("0|[1-9][0-9]{0,8}")
+"""A step of a JSON pointer that leads into an array."""
+
 Scope: TypeAlias = "tuple[tuple[str, Place], ...]"
 """Where dynamic anchors lead on the way taken."""
 
@@ -218,7 +221,7 @@ class Document:
             step = step.replace("~1", "/").replace("~0", "~")
             if isinstance(value, dict) and step in value:
                 value = value[step]
-            elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            elif isinstance(value, list) and _INDEX.fullmatch(step) and int(step) < len(value):
                 value = value[int(step)]
             else:
                 return None

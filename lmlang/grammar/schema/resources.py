@@ -184,10 +184,13 @@ def draft_of(value: dict[str, Value], pointer: str, otherwise: Draft) -> Draft:
 
 
 def joined(base: str, reference: str) -> str:
-    """A reference without fragment, as seen from a base."""
+    """A reference without fragment, as seen from a base; as it is where one of them is no URI."""
     if _SCHEME.match(reference):
         return reference
-    return urljoin(base, reference)
+    try:
+        return urljoin(base, reference)
+    except ValueError:
+        return reference
 
 
 def escaped(name: str) -> str:

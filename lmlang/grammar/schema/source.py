@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias
 
 from lmlang.errors import GrammarSyntaxError, GrammarTooLarge, quote
@@ -116,7 +116,10 @@ def _integer(text: str) -> int:
 def _decimal(text: str) -> int | Decimal:
     if len(text) > MAX_DIGITS:
         raise _too_long(text)
-    value = Decimal(text)
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise _too_long(text) from None  # its exponent does not fit into a Decimal
     exponent = value.as_tuple().exponent
     if not isinstance(exponent, int) or exponent < -MAX_DIGITS or value.adjusted() >= MAX_DIGITS:
         raise _too_long(text)
