@@ -142,6 +142,8 @@ class Commit:
             for _ in range(PATIENCE):
                 received = _standing(drawn, task, constraint.known)
                 if received is not None and constraint.would_take(drawn.token):
+                    if not constraint.allows(received.token):
+                        raise _not_its_tokens(constraint.known)
                     drawn = received
                 taken = constraint.take(drawn.token)
                 if taken:
@@ -217,7 +219,7 @@ class Commit:
             token = sequence.generated[len(output.ids)]
             event = output.accept(_known(token, task.request), predicted.popleft())
             self._tell(sequence, task, event)
-            if output.finish is not None:
+            if sequence.lease is None:
                 return
 
     def _advance(self, sequence: Sequence, count: int) -> None:

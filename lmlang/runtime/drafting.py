@@ -36,16 +36,11 @@ class Drafter:
     def draft(self, sequence: Sequence, room: int) -> tuple[int, ...]:
         """Up to ``room`` tokens that may follow; none where nothing suggests any.
 
-        An output that cannot take more than one more token gets none, nor does one under a
-        constraint, which foresees by itself what it can.
+        An output that cannot take more than one more token gets none.
         """
         task = sequence.task
         count = min(room, MAX_DRAFT, sequence.growth - len(sequence.generated) - 1)
-        if not isinstance(task, GenerateTask) or count <= 0:
-            return ()
-        if task.request.constraint is not None:
-            return ()
-        if task.output.barred() or task.output.allowed() is not None:
+        if not isinstance(task, GenerateTask) or count <= 0 or not _may_run_ahead(task):
             return ()
         made = sequence.generated
         if len(made) == 1:
@@ -60,20 +55,23 @@ class Drafter:
 
 
 def received(sequence: Sequence, room: int) -> tuple[int, ...]:
-    """Up to ``room`` tokens that whoever asked has received before: a draft that is right.
-
-    None where the draws depend on more than the tokens before them: such outputs go on one by one.
-    """
+    """Up to ``room`` tokens that whoever asked has received before: a draft that is right."""
     task = sequence.task
-    if not isinstance(task, GenerateTask) or not task.request.resumed:
-        return ()
-    if task.request.constraint is not None or task.request.processor is not None:
-        return ()
-    if task.output.barred() or task.output.allowed() is not None:
+    if not isinstance(task, GenerateTask) or not task.request.resumed or not _may_run_ahead(task):
         return ()
     made = len(sequence.generated)
     count = min(room, sequence.growth - made - 1)
     return task.request.resumed[made : made + max(0, count)]
+
+
+def _may_run_ahead(task: GenerateTask) -> bool:
+    """Whether several tokens can be drawn in one step: not where a draw waits for the one before.
+
+    A constraint foresees by itself what it can.
+    """
+    if task.request.constraint is not None or task.request.processor is not None:
+        return False
+    return not task.output.barred() and task.output.allowed() is None
 
 
 def _seen_before(tokens: np.ndarray[tuple[int], np.dtype[np.int64]], count: int) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ class Drawing:
     draft: tuple[int, ...] = ()
 
     def from_row(self, row: int) -> Drawing:
-        """The same from another row of logits; without a draft."""
+        """The same from another row of logits; it has no draft."""
         return replace(self, draws=[replace(self.draws[0], row=row)])
 
 

@@ -489,6 +489,21 @@ def test_a_processor_changes_what_is_drawn_and_not_what_is_reported(runtime: Run
     assert all(logprob < 0 for logprob in output.logprobs)
 
 
+def test_a_processor_runs_for_each_token_where_others_are_drafted() -> None:
+    seen: list[tuple[int, ...]] = []
+    one = Request(
+        Prompt().append(Text("the user ")),
+        SamplingParams(max_tokens=12, temperature=0, ignore_eos=True),
+    )
+    with Runtime.over(MODEL, TOKENIZER, TEMPLATE, kv_tokens=600, speculative="ngram") as rt:
+        rt.generate(one).result(timeout=60)
+        drafted = rt.generate(one).result(timeout=60)
+        assert rt.stats().accepted_tokens
+        alone = rt.generate(replace(one, processor=lambda ids, row: seen.append(ids)))
+        assert alone.result(timeout=60).ids == drafted.ids
+    assert seen == [drafted.ids[:count] for count in range(12)]
+
+
 @pytest.mark.parametrize(
     ("processor", "message"),
     [

@@ -115,6 +115,20 @@ def test_tokens_that_the_constraint_forbids_are_refused(rt: Runtime) -> None:
         rt.generate(request("forced", resumed=(whole.ids[0], 5))).result(60)
 
 
+def test_a_token_that_the_constraint_forbids_is_refused_where_it_stands(rt: Runtime) -> None:
+    digits = Request(PROMPT, constraint=Regex("[0-9]{3}"), resumed=(rt.encode(PROMPT)[0],))
+    with pytest.raises(ProgramError, match="differs at token 0"):
+        rt.generate(digits).result(60)
+
+
+def test_refused_tokens_in_a_forced_run_fail_their_own_request_alone(rt: Runtime) -> None:
+    other = rt.generate(Request(PROMPT, SamplingParams(max_tokens=300, ignore_eos=True)))
+    only = Request(PROMPT, constraint=Choice(("the world and the user",)), resumed=(5,))
+    with pytest.raises(ProgramError, match="differs at token 0"):
+        rt.generate(only).result(60)
+    assert len(other.result(60).ids) == 300
+
+
 def test_tokens_behind_the_end_are_refused(rt: Runtime) -> None:
     whole = rt.generate(request("forced")).result(60)
     with pytest.raises(ProgramError, match="differs at token"):
