@@ -119,10 +119,7 @@ class ArrayPlan:
             layout: White space.
         """
         texts = [layout.at(layout.inner(depth), text) for text in self.rest(spot)]
-        if first and not texts:
-            return b"]"
-        before = layout.opening(depth) if first else layout.between(depth) if texts else b""
-        return before + layout.between(depth).join(texts) + layout.closing(depth) + b"]"
+        return layout.ending(texts, first, depth, b"]")
 
     def nodes(self) -> Iterator[Node]:
         """All nodes that items may be asked for, whether they are empty or not."""

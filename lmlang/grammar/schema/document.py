@@ -109,7 +109,9 @@ class Document:
             if key in seen:
                 raise circle(pointer)
             seen.add(key)
-            target, scope = self.target(value, Place(value, pointer, resource), scope)
+            keyword = "$ref" if "$ref" in value else "$dynamicRef"
+            place = Place(value, pointer, resource)
+            target, scope = self.referred(keyword, value[keyword], place, scope)
             value, pointer, resource = target.value, target.pointer, target.resource
         if value.keys() <= ANNOTATIONS:
             return TRUE
@@ -146,11 +148,6 @@ class Document:
             place = Place({}, schema.pointer, schema.place.resource)
             found = self._known[known] = self._added(place, (), {"anyOf": literals})
         return found
-
-    def target(self, value: Value, place: Place, scope: Scope) -> tuple[Place, Scope]:
-        """Where the reference of a schema leads, and the scope there."""
-        keyword = next(k for k in ("$ref", "$dynamicRef", "$recursiveRef") if k in value)
-        return self.referred(keyword, value[keyword], place, scope)
 
     def referred(
         self, keyword: str, reference: Value, place: Place, scope: Scope

@@ -17,7 +17,7 @@ from lmlang.grammar.language import NOTHING, Language
 from lmlang.grammar.schema.applied import Applied
 from lmlang.grammar.schema.arrays import Arrays, check_refused
 from lmlang.grammar.schema.demands import FREE, Case, Demands, Typed, seen_by_both, simplified
-from lmlang.grammar.schema.dialect import ALL_TYPES, ARRAY, OBJECT, Reader, Term
+from lmlang.grammar.schema.dialect import ALL_TYPES, ARRAY, OBJECT, Keywords, Reader, Term
 from lmlang.grammar.schema.document import FALSE, TRUE, Document, Literal, Schema
 from lmlang.grammar.schema.objects import Objects, having, without
 from lmlang.grammar.schema.resources import where
@@ -222,8 +222,11 @@ class Expander:
                 raise _UnderWay
             self._under_way.add(key)
             try:
-                make = self._failing if literal & 1 else self._meeting
-                found = self._cases[key] = make(typed, literal >> 1, mode)
+                if literal & 1:
+                    found = self._failing(typed, literal >> 1)
+                else:
+                    found = self._meeting(typed, literal >> 1, mode)
+                self._cases[key] = found
             finally:
                 self._under_way.discard(key)
         return found
@@ -233,9 +236,7 @@ class Expander:
         schema, keywords = self.document.schemas[number], self.reader.keywords(number)
         if not keywords.types & typed.kind:
             return []
-        rest = (
-            keywords.unevaluated_items if typed.kind == ARRAY else keywords.unevaluated_properties
-        )
+        rest = _unevaluated(typed, keywords)
         inner = mode if rest is None else max(mode, ASKED)
         found = typed.cases(schema, keywords, inner > 0)
         for term in keywords.terms:
@@ -249,7 +250,7 @@ class Expander:
             found = simplified(Case(case.demands) for case in found)
         return found
 
-    def _failing(self, typed: Kind, number: int, mode: int) -> list[Case]:
+    def _failing(self, typed: Kind, number: int) -> list[Case]:
         """The cases of the values that do not meet a schema."""
         schema, keywords = self.document.schemas[number], self.reader.keywords(number)
         if not keywords.types & typed.kind:
@@ -257,9 +258,7 @@ class Expander:
         found = typed.failing(schema, keywords)
         for term in keywords.terms:
             found = found + self._term_failing(typed, term, schema)
-        rest = (
-            keywords.unevaluated_items if typed.kind == ARRAY else keywords.unevaluated_properties
-        )
+        rest = _unevaluated(typed, keywords)
         if rest is not None:
             met = typed.cases(schema, keywords, True)
             for term in keywords.terms:
@@ -370,6 +369,10 @@ class Expander:
         if len(found) > MAX_CASES:
             raise _too_many(keyword, schema)
         return found
+
+
+def _unevaluated(typed: Kind, keywords: Keywords) -> Literal | None:
+    return keywords.unevaluated_items if typed.kind == ARRAY else keywords.unevaluated_properties
 
 
 def _reduced(typed: Typed, cases: Iterable[Case]) -> list[Case]:

@@ -334,10 +334,7 @@ def shortest_of(shape: Shape, of: Of, style: Style, graph: Graph) -> bytes | Non
                     return None
                 value = layout.at(layout.inner(0), value)
                 parts.append(b'"%b"%b%b' % (spell_text(name.key), layout.colon, value))
-            if not parts:
-                return b"{}"
-            between = layout.between(0).join(parts)
-            found = b"{" + layout.opening(0) + between + layout.closing(0) + b"}"
+            found = b"{" + layout.ending(parts, True, 0, b"}")
         else:
             plan = ObjectPlan(shape, of, graph.both)
             if plan.cost(plan.start) is None:

@@ -51,7 +51,7 @@ class Items:
         layout = context.layout
         if self.rest:
             return self._literal(self.rest, byte, context)
-        closing = (layout.closing(self.depth) if self.phase is Phase.AFTER else b"") + b"]"
+        closing = layout.ending((), self.phase is Phase.OPEN, self.depth, b"]")
         if byte == closing[0]:
             done = tuple(r for r in self.readings if r.plan.may_end(r.spot))
             return replace(self, readings=done, phase=Phase.CLOSING)._literal(

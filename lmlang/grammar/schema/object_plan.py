@@ -148,10 +148,8 @@ class ObjectPlan:
         known = Spot(spot.next, 0, 0, frozenset()) if self.simple else spot
         found = self._keys.get(known)
         if found is None:
-            names = range(spot.next, self._limit[spot.next])
-            found = tuple(
-                sorted(self.names[number] for number in names if self.named(spot, number))
-            )
+            names = self.names[spot.next : self._limit[spot.next]]
+            found = tuple(sorted(key for key in names if self.values(*self.by_key(spot, key))))
             if len(self._keys) >= MAX_KEPT:
                 self._keys.clear()
             self._keys[known] = found
@@ -164,11 +162,6 @@ class ObjectPlan:
             texts = of_texts(self.shape.names[self._index[key]].key for key in keys)
             found = self._tables[keys] = spelled(texts, Spelling.JSON)
         return found
-
-    def named(self, spot: Spot, number: int) -> tuple[Value, ...]:
-        """What the value of a name may be that comes next."""
-        then = Spot(number + 1, self._counted(spot.total), spot.open, spot.written)
-        return self.values(then, self.shape.names[number].node, self._meets[number])
 
     def by_key(self, spot: Spot, key: bytes) -> tuple[Spot, Node, int]:
         """Behind a name: the spot, the node of the value and the demands that it may meet."""
@@ -262,10 +255,7 @@ class ObjectPlan:
                 text = layout.at(layout.inner(depth), text)
                 parts.append(b'"%b"%b%b' % (key, layout.colon, text))
             way = self._way(then)
-        if first and not parts:
-            return b"}"
-        before = layout.opening(depth) if first else layout.between(depth) if parts else b""
-        return before + layout.between(depth).join(parts) + layout.closing(depth) + b"}"
+        return layout.ending(parts, first, depth, b"}")
 
     def nodes(self) -> Iterator[Node]:
         """All nodes that values may be asked for, whether they are empty or not."""

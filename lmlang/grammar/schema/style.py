@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lmlang.grammar.spec import Style
@@ -44,6 +45,20 @@ class Layout:
     def closing(self, depth: int) -> bytes:
         """Between its last item and its closing bracket."""
         return b"\n" + b" " * (self.indent * depth) if self.indent else b""
+
+    def ending(self, parts: Sequence[bytes], first: bool, depth: int, bracket: bytes) -> bytes:
+        """The rest of the text of an array or object at a depth.
+
+        Args:
+            parts: The items or properties that are still to come.
+            first: Whether none has been written before them.
+            depth: Of the array or object.
+            bracket: Which closes it.
+        """
+        if first and not parts:
+            return bracket
+        before = self.opening(depth) if first else self.between(depth) if parts else b""
+        return before + self.between(depth).join(parts) + self.closing(depth) + bracket
 
     def at(self, depth: int, text: bytes) -> bytes:
         """JSON text of depth 0 as it stands at a depth."""
