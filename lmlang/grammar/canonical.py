@@ -202,9 +202,7 @@ class Canonical:
             assert onward is not None, "what follows leads somewhere"
             state = onward
             following = self._automaton.following(state)
-            if _text(data) is not None and _text(data) != "":
-                return bytes(data), state
-            if not following or len(data) > 4:
+            if _text(data) or not following or len(data) > 4:
                 return bytes(data), state
             byte = following[0]
 

@@ -160,12 +160,12 @@ class _Service:
     def _join(self, key: Key, spec: Spec, vocabulary: Vocabulary, future: Future[Grammar]) -> None:
         job = self.jobs.get(key)
         if job is None:
-            job = self.jobs[key] = _Job(spec, vocabulary)
-            self.queue.append(key)
             if len(self.threads) < self.max_workers:
                 thread = threading.Thread(target=self._work, name="lmlang-grammar", daemon=True)
-                thread.start()  # it waits for the lock
+                thread.start()  # it waits for the lock; where it cannot start, nothing is queued
                 self.threads.add(thread)
+            job = self.jobs[key] = _Job(spec, vocabulary)
+            self.queue.append(key)
         job.waiting.append(future)
 
     def _work(self) -> None:

@@ -28,6 +28,8 @@ SHORT = 16
 """Most tokens have at most so many bytes."""
 MAX_CLOSED = 64
 """States of free text at most."""
+MAX_FREE = 256
+"""Kinds of free text that one vocabulary keeps: some bytes for each of its tokens."""
 MOST = 64
 """Of 256 bytes so many lead to one state, where most do."""
 MANY = 4_000
@@ -262,6 +264,9 @@ class Contents:
             free = _Free(states.astype(np.int8), self._bits(states), self._paths(left))
             free.states[0] = 0
             with self._lock:
+                if len(self._free) >= MAX_FREE:
+                    self._free.clear()
+                    self._bases.clear()  # which hold them
                 free = self._free.setdefault(name, free)
         return _Base(table, free, own)
 

@@ -13,18 +13,12 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from lmlang.grammar.language import Language, matching, of_length
+from lmlang.grammar.literals import DATE, HOUR, YEAR
 
 # Dates and times: RFC 3339, ISO 8601 as its appendix A has it for durations.
-_DAY = (
-    "(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
-    "|02-(?:0[1-9]|1[0-9]|2[0-8]))"
-)
-_YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
-_BY_FOUR = "(?:0[48]|[2468][048]|[13579][26])"
-_DATE = f"(?:{_YEAR}-{_DAY}|(?:[0-9]{{2}}{_BY_FOUR}|{_BY_FOUR}00)-02-29)"
-_HOUR, _SIXTY = "(?:[01][0-9]|2[0-3])", "[0-5][0-9]"
+_SIXTY = "[0-5][0-9]"
 _FRACTION = r"(?:\.[0-9]+)?"
-_TIME = f"{_HOUR}:{_SIXTY}:{_SIXTY}{_FRACTION}(?:[Zz]|[+-]{_HOUR}:{_SIXTY})"
+_TIME = f"{HOUR}:{_SIXTY}:{_SIXTY}{_FRACTION}(?:[Zz]|[+-]{HOUR}:{_SIXTY})"
 
 # Internet addresses: RFC 3986, RFC 5321, RFC 1123.
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -103,7 +97,7 @@ def _leap_seconds(before: str, on_time: str, after: str) -> Language:
         after: The same, where it is positive.
     """
     rest = f":60{_FRACTION}"
-    any_hour, any_minute = _HOUR, _SIXTY
+    any_hour, any_minute = HOUR, _SIXTY
     utc = matching(f"{on_time}23:59{rest}(?:[Zz]|[+-]00:00)")
     # Behind UTC the local time and the offset together are 23:59.
     minutes = "|".join(f"{m:02}{rest}-{any_hour}:{59 - m:02}" for m in range(60))
@@ -126,9 +120,9 @@ def _time() -> Language:
 
 def _date_time() -> Language:
     leap = _leap_seconds(
-        f"{_DATE}[Tt]", f"{_YEAR}-(?:06-30|12-31)[Tt]", f"{_YEAR}-(?:07-01|01-01)[Tt]"
+        f"{DATE}[Tt]", f"{YEAR}-(?:06-30|12-31)[Tt]", f"{YEAR}-(?:07-01|01-01)[Tt]"
     )
-    return matching(f"{_DATE}[Tt]{_TIME}") | leap
+    return matching(f"{DATE}[Tt]{_TIME}") | leap
 
 
 REGEX_DEPTH = 3
@@ -160,7 +154,7 @@ def _regex() -> str:
 
 
 _FORMATS: dict[str, Callable[[], Language]] = {
-    "date": lambda: matching(_DATE),
+    "date": lambda: matching(DATE),
     "time": _time,
     "date-time": _date_time,
     "duration": _duration,

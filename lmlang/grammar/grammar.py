@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 from lmlang.errors import BudgetExceeded, ProgramTypeError, an, quote
 from lmlang.grammar.automaton import Automaton, State
@@ -80,17 +79,13 @@ class Grammar:
         """One output at its beginning."""
         return GrammarMatcher(self._shared)
 
-    @cached_property
-    def _shortest(self) -> int:
-        return len(self.closings.tokens(self.automaton.start))
-
     def min_tokens(self) -> int:
         """Tokens of a shortest output, or of the shortest that was found.
 
         Raises:
             GrammarDeadEnd: The vocabulary cannot spell any.
         """
-        return self._shortest
+        return len(self.closings.tokens(self.automaton.start))
 
     def match(self, text: str) -> Match:
         """Whether a text is an output of the grammar, and where and why it is not.
@@ -118,13 +113,13 @@ class Grammar:
             BudgetExceeded: No output that was found is so short.
             GrammarDeadEnd: The vocabulary cannot spell any.
         """
-        if not self.matcher().fits(budget):
+        matcher = self.matcher()
+        if not matcher.fits(budget):
             raise BudgetExceeded(
                 f"budget={budget}: {self.min_tokens():,} is the least that an output can have; "
                 "allow so many."
             )
         draws = random.Random(seed)
-        matcher = self.matcher()
         data = bytearray()
         while not matcher.is_complete():
             if matcher.is_accepting() and draws.random() < 0.5:

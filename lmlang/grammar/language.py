@@ -117,10 +117,6 @@ class Language:
         """
         return self.machine.distance(self.machine.start) >= NEVER
 
-    def is_disjoint(self, other: Language) -> bool:
-        """Whether no text belongs to both."""
-        return (self & other).is_empty()
-
     def shortest(self) -> str | None:
         """A text of the fewest characters; None if there is none."""
         return None if self.is_empty() else self.machine.completion(self.machine.start)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from typing import TypeAlias
 
+from lmlang.errors import GrammarTooLarge
 from lmlang.grammar.alphabet import Alphabet, alphabet_of, alphabet_of_characters, bits, product_of
 from lmlang.grammar.charset import EVERYTHING
 from lmlang.grammar.machine import GONE, NEVER, Machine
@@ -195,7 +196,10 @@ class Product:
         met = set(todo)
         while todo:
             state = todo.pop()
-            distance = machine.distance(state)
+            try:
+                distance = machine.distance(state)
+            except GrammarTooLarge:  # where lengths end it, the whole may be small
+                return None
             if distance < NEVER:
                 farthest = max(farthest, distance)
                 fresh = {target for _, target in machine.edges(state)} - met

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,8 +63,12 @@ class GrammarMatcher:
     def accept_token(self, index: int) -> bool:
         """Take a token; False, and nothing changes, where it is not legal."""
         pieces = self.grammar.vocabulary.pieces
-        if not isinstance(index, int):
-            raise ProgramTypeError(f"a token is an id, not {an(type(index).__name__)}: {index!r}.")
+        try:
+            index = operator.index(index)  # which those of NumPy have too
+        except TypeError:
+            raise ProgramTypeError(
+                f"a token is an id, not {an(type(index).__name__)}: {index!r}."
+            ) from None
         if not 0 <= index < len(pieces) or not pieces[index]:
             return False
         return self._take(pieces[index], index)

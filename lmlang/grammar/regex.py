@@ -38,7 +38,7 @@ IGNORECASE, ASCII, DOTALL, MULTILINE = map(int, (re.I, re.A, re.S, re.M))
 MAX_NODES = 10_000
 """Nodes of one automaton."""
 MAX_RANGES = 100_000
-"""Ranges of characters in all classes of one automaton; ``\\w`` has 770."""
+"""Ranges of characters in all classes of one automaton; ``\\w`` has more than 700."""
 MAX_CHARACTERS = 100_000
 """Characters of one pattern."""
 MAX_DEPTH = 100

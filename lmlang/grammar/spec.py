@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, Union
@@ -107,8 +108,9 @@ class Choice:
             raise ConstraintError("choices=[]: there is nothing to choose from; give at least one.")
         for text in self.texts:
             _text("a choice", text)
-        if len(set(self.texts)) != len(self.texts):
-            raise ConstraintError("a choice stands twice: choices must differ.")
+        twice = next((text for text, count in Counter(self.texts).items() if count > 1), None)
+        if twice is not None:
+            raise ConstraintError(f"the choice {quote(twice)} stands twice: choices must differ.")
 
 
 @dataclass(frozen=True, slots=True)

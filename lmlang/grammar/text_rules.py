@@ -5,9 +5,6 @@ A key is a state of the language's table; the table answers for whole runs of by
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
-
 from lmlang.grammar.automaton import Content, Leaving
 from lmlang.grammar.language import Language
 from lmlang.grammar.tables import Spelling, spelled
@@ -64,24 +61,3 @@ class TextRules:
     def pointer(self, key: int) -> str:
         """Always "": a text has no parts."""
         return ""
-
-
-@lru_cache(maxsize=64)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
-
-
-def named_groups(pattern: str, text: str) -> dict[str, tuple[int, int]]:
-    """Where the named groups of a pattern lie in a text that it matches in full.
-
-    Returns:
-        Start and end in characters by name, without groups that took no part; nothing where the
-        text does not match.
-    """
-    compiled = _compiled(pattern)
-    if not compiled.groupindex:
-        return {}
-    found = compiled.fullmatch(text)
-    if found is None:
-        return {}
-    return {name: found.span(name) for name in compiled.groupindex if found.start(name) >= 0}

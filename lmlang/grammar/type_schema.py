@@ -207,7 +207,8 @@ class Walk:
             raise self.refusal("tuple", "only its last items may be any number")
         found |= {"prefixItems": items[:at]} if at else {}
         found |= {"items": items[at], "minItems": max(at, core.get("min_length") or 0)}
-        return found | ({"maxItems": core["max_length"]} if core.get("max_length") else {})
+        most = core.get("max_length")
+        return found | ({} if most is None else {"maxItems": most})
 
     def named_tuple(self, core: Core) -> Schema:
         """A tuple of which each item has a name and perhaps a default."""

@@ -75,6 +75,8 @@ def _output(tp: Any, style: Style) -> tuple[Spec, Reader]:
             hash(tp)
         except TypeError:
             return _made(tp, style)
+        if _names_a_type(tp):  # which may be another one at another place
+            return _made(tp, style)
         # Unions are equal in any order, and not alike: the first member that fits is read.
         return _remembered(tp, style, repr(tp) if typing.get_args(tp) else "")
     except RecursionError:
@@ -237,7 +239,8 @@ def _adapter(tp: Any) -> TypeAdapter[Any]:
     """What pydantic knows of a type.
 
     Raises:
-        SchemaUnsupported: Nothing; it says which field of the type is to blame.
+        SchemaUnsupported: It knows nothing; the message says which field is to blame.
+        ConstraintError: The type names what is not defined, or is a value.
     """
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(tp, _parent_depth=_users_frame()[1])
@@ -334,6 +337,15 @@ def _modern(tp: Any, hints: Mapping[str, Any]) -> Any:
         needed = kind is Required or (kind is not NotRequired and name in tp.__required_keys__)
         fields[name] = inner if needed else NotRequired[inner]
     return TypedDict(tp.__name__, fields)  # type: ignore[operator]
+
+
+def _names_a_type(tp: Any) -> bool:
+    """Whether a type is, or is made of, a name that is looked up where it stands."""
+    if isinstance(tp, (str, typing.ForwardRef)):
+        return tp not in _NAMED
+    return typing.get_origin(tp) is not typing.Literal and any(
+        map(_names_a_type, typing.get_args(tp))
+    )
 
 
 def _is_union(tp: Any) -> bool:

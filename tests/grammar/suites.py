@@ -107,7 +107,7 @@ def suite(kind: str) -> tuple[Group, ...]:
     """
     typed = "_typed" if kind == "typed" else ""
     found = []
-    for number_, group in enumerate(_loaded(f"json_schema_test_suite{typed}.json")):
+    for index, group in enumerate(_loaded(f"json_schema_test_suite{typed}.json")):
         if not typed and group["set"] != kind:
             continue
         if kind != "optional-format" and group["set"] != "format-typed" and group["kw"] == "format":
@@ -115,7 +115,7 @@ def suite(kind: str) -> tuple[Group, ...]:
         schema = group["schema"]
         if group["draft"] == "draft7" and isinstance(schema, dict):
             schema = {"$schema": DRAFT_7, **schema}
-        name = f"{number_} {group['draft']} {group['kw']}: {group['desc']}"
+        name = f"{index} {group['draft']} {group['kw']}: {group['desc']}"
         tests = tuple((test["data"], test["valid"]) for test in group["tests"])
         found.append(Group(name, group["kw"], dumped(schema), tests))
     return tuple(found)

@@ -220,6 +220,12 @@ def test_a_text_that_is_none_is_told_where_and_why() -> None:
     assert not grammar.match("a\ud800")
 
 
+def test_an_id_may_be_a_number_of_numpy() -> None:
+    matcher = grammar_of({b"ab", b"abc"}, VOCABULARY).matcher()
+    legal = next(i for i in range(len(VOCABULARY.pieces)) if matcher.mask().allows(i))
+    assert matcher.accept_token(np.int64(legal))  # type: ignore[arg-type]
+
+
 def test_what_is_no_token_and_no_bytes_is_told_as_such() -> None:
     matcher = grammar_of({b"ab", b"abc"}, VOCABULARY).matcher()
     with pytest.raises(ProgramTypeError, match="a token is an id, not a str"):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from lmlang.errors import Unsatisfiable
 from lmlang.grammar.automaton import Automaton
 from lmlang.grammar.language import NOTHING, matching, of_texts
-from lmlang.grammar.text_rules import TextRules, named_groups
+from lmlang.grammar.text_rules import TextRules
 from tests.grammar.patterns import PATTERNS, TEXTS
 
 
@@ -52,10 +52,3 @@ def test_a_choice_is_forced_where_there_is_one_way() -> None:
 def test_nothing_has_no_rules() -> None:
     with pytest.raises(Unsatisfiable):
         TextRules(NOTHING)
-
-
-def test_named_groups_are_where_python_finds_them() -> None:
-    pattern = r"(?P<name>\w+): (?P<age>\d+)?(?:y(?P<more>!))?"
-    assert named_groups(pattern, "Zoë: 12") == {"name": (0, 3), "age": (5, 7)}
-    assert named_groups(pattern, "no") == {}
-    assert named_groups("(a)", "a") == {}

@@ -587,6 +587,23 @@ def test_names_of_the_function_that_asks_are_known() -> None:
     assert reader_of(Outer)('{"inner": {"x": 1}}') == Outer(Inner(1))
 
 
+def test_a_name_is_what_it_is_where_it_stands() -> None:
+    def here() -> Any:
+        Item = Literal["one"]  # noqa: F841, N806
+        return spec_of(list["Item"])
+
+    def there() -> Any:
+        Item = bool  # noqa: F841, N806
+        return spec_of(list["Item"])
+
+    assert here() != there()
+
+
+def test_a_tuple_of_no_items_has_none() -> None:
+    none = spec_of(Annotated[tuple[int, ...], Len(0, 0)])
+    assert sample(none, itertools.count()) == "[]"
+
+
 def test_validators_of_the_program_say_their_message() -> None:
     read = reader_of(Ranged)
     assert read('{"start": 1, "end": 2}') == Ranged(start=1, end=2)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 from lmlang.grammar.schema.shapes import Array, Graph, Node, Number, Object, Shape, String, Word
 from lmlang.grammar.schema.source import canonical, read
+from tests.grammar.suites import dumped
 
 WORDS = {b"null": None, b"true": True, b"false": False}
 
 
 def accepts(graph: Graph, value: Any) -> bool:
     """Whether a value is one of the root's; floats count as the decimals that they print as."""
-    exact = read(json.dumps(value))
+    exact = read(dumped(value))
     return _accepts(graph, graph.root, exact, {})
 
 
