@@ -589,11 +589,11 @@ def test_names_of_the_function_that_asks_are_known() -> None:
 
 def test_a_name_is_what_it_is_where_it_stands() -> None:
     def here() -> Any:
-        Item = Literal["one"]  # noqa: F841, N806
+        Item = Literal["one"]  # noqa: N806
         return spec_of(list["Item"])
 
     def there() -> Any:
-        Item = bool  # noqa: F841, N806
+        Item = bool  # noqa: N806
         return spec_of(list["Item"])
 
     assert here() != there()
