@@ -15,6 +15,7 @@ from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from lmlang.runtime.chat import ChatTemplate
+from lmlang.runtime.models.causal import Attend
 from lmlang.runtime.models.fetch import find_embedded_model
 from lmlang.runtime.models.gguf_file import open_gguf
 from lmlang.runtime.models.llama import LlamaModel
@@ -104,10 +105,17 @@ def greedy(model: LlamaForCausalLM, ids: list[int], count: int) -> list[int]:
     return found
 
 
-def causal_attention() -> Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
+def causal_attention() -> Attend:
     """Plain attention over one sequence, all of it at once; an ``attend`` for tests."""
 
-    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def attend(
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        assert sinks is None
         tokens, heads, width = q.shape
         repeat = heads // k.shape[1]
         q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)

@@ -30,7 +30,9 @@ import torch
 from torch import Tensor
 
 from lmlang.kernels import attention as kernels
+from lmlang.kernels.paged import PagedKV, store_kv
 from lmlang.runtime.cache.radix import IntArray, common_prefix
+from lmlang.runtime.shape import KVLayer
 
 MIN_SHARED = 32
 """A shared stretch shorter than this is left to the rows: a call costs more than it saves."""
@@ -197,32 +199,27 @@ def run_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    k_pool: Tensor,
-    v_pool: Tensor,
-    *,
-    scale: float,
-    window: int = 0,
-    softcap: float = 0.0,
+    kv: PagedKV,
+    layer: KVLayer,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """One layer: store the new keys and values, then attend by the plan.
 
     Args:
-        plan: For these T tokens.
-        q: [T, H, D].
-        k: [T, Hkv, D]; so is v.
-        v: [T, Hkv, D].
-        k_pool: [S, Hkv, D], this layer's; written in place; so is v_pool.
-        v_pool: [S, Hkv, D].
-        scale: Factor on q·kᵀ.
-        window: This layer's, one of those that the plan was made for.
-        softcap: Of the scores; 0 for none.
+        plan: For these T tokens, and a window that the layer has.
+        q: [T, H, Dk].
+        k: [T, Hkv, Dk].
+        v: [T, Hkv, Dv].
+        kv: The layer's pool; written in place.
+        layer: What its attention is like.
+        sinks: [H], where it has sinks.
 
     Returns:
-        [T, H, D].
+        [T, H, Dv].
     """
-    parts = plan.parts[window]
-    kernels.store_kv(k_pool, v_pool, plan.stores, k, v)
-    out = torch.empty_like(q)
+    parts, scale, softcap = plan.parts[layer.window], layer.scale, layer.softcap
+    store_kv(kv, plan.stores, k, v)
+    out = torch.empty((*q.shape[:2], v.shape[2]), dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
     for chunk in parts.chunks:
         mine = (x[chunk.queries] for x in (q, k, v))
@@ -233,18 +230,18 @@ def run_attention(
             whole[chunk.targets] = flat if chunk.real is None else flat[chunk.real]
     for tail in parts.tails:
         out[tail.queries], lse[tail.queries] = kernels.attend_decode(
-            q[tail.queries], k_pool, v_pool, tail.table, tail.hidden, scale, softcap
+            q[tail.queries], kv, tail.table, tail.hidden, scale, softcap
         )
     for band in parts.bands:
         out[band.queries], lse[band.queries] = kernels.attend_span(
-            q[band.queries], k_pool, v_pool, band.slots, scale, softcap, band.hidden
+            q[band.queries], kv, band.slots, scale, softcap, band.hidden
         )
     for span in parts.spans:
-        state = kernels.attend_span(q[span.queries], k_pool, v_pool, span.slots, scale, softcap)
+        state = kernels.attend_span(q[span.queries], kv, span.slots, scale, softcap)
         out[span.queries], lse[span.queries] = kernels.merge_states(
             out[span.queries], lse[span.queries], *state
         )
-    return out
+    return out if sinks is None else kernels.apply_sinks(out, lse, sinks)
 
 
 def _share(

@@ -24,9 +24,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lmlang.kernels.attention import attend_alone, store_kv
+from lmlang.kernels.attention import apply_sinks, attend_alone
+from lmlang.kernels.paged import PagedKV, store_kv
 from lmlang.runtime.attention import RowSlots
 from lmlang.runtime.cache.radix import IntArray
+from lmlang.runtime.shape import KVLayer
 
 BLOCK = 128
 """Keys of a query come in multiples of so many."""
@@ -111,20 +113,18 @@ def run_exact(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    k_pool: Tensor,
-    v_pool: Tensor,
-    *,
-    scale: float,
-    window: int = 0,
-    softcap: float = 0.0,
+    kv: PagedKV,
+    layer: KVLayer,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """One layer: as `run_attention`, whose arguments these are."""
-    store_kv(k_pool, v_pool, plan.stores, k, v)
-    out = torch.empty_like(q)
-    for group in plan.groups[window]:
-        out[group.queries] = attend_alone(
-            q[group.queries], k_pool, v_pool, group.table, group.hidden, scale, softcap
+    store_kv(kv, plan.stores, k, v)
+    out = torch.empty((*q.shape[:2], v.shape[2]), dtype=q.dtype, device=q.device)
+    for group in plan.groups[layer.window]:
+        part, lse = attend_alone(
+            q[group.queries], kv, group.table, group.hidden, layer.scale, layer.softcap
         )
+        out[group.queries] = part if sinks is None else apply_sinks(part, lse, sinks)
     return out
 
 

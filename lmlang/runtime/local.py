@@ -49,7 +49,7 @@ from lmlang.runtime.intake import Intake
 from lmlang.runtime.loop import EngineLoop
 from lmlang.runtime.metrics import GrammarCounts, Stats
 from lmlang.runtime.model_runner import ModelRunner
-from lmlang.runtime.models.llama import CausalLM
+from lmlang.runtime.models.causal import CausalLM
 from lmlang.runtime.models.opened import OpenedModel, open_model
 from lmlang.runtime.scheduler import Scheduler
 from lmlang.runtime.tokenizer import Tokenizer
@@ -151,7 +151,7 @@ class Runtime:
 
     def _start(self, opened: OpenedModel, config: RuntimeConfig) -> None:
         model = opened.model
-        slot_bytes = bytes_per_slot(model.shape, model.dtype)
+        slot_bytes = bytes_per_slot(model.kv_layers, model.dtype)
         slots = config.kv_tokens or _default_kv_tokens(slot_bytes, config.memory_fraction)
         host_slots = int(config.host_kv_gb * 2**30) // slot_bytes
         if config.host_kv_gb and not host_slots:
@@ -163,8 +163,8 @@ class Runtime:
         self._intake = Intake(
             opened.tokenizer,
             opened.template,
-            vocab=model.shape.vocab,
-            context=model.shape.max_positions,
+            vocab=model.vocab,
+            context=model.max_positions,
             kv_tokens=slots,
             piece=config.max_batch_tokens,
         )
@@ -336,7 +336,7 @@ class Runtime:
         marks = (self.tokenizer.whole("<think>"), self.tokenizer.whole("</think>"))
         return BackendInfo(
             self._opened.name,
-            min(self._opened.model.shape.max_positions, self._kv_tokens),
+            min(self._opened.model.max_positions, self._kv_tokens),
             thinking=None if None in marks else marks,  # type: ignore[arg-type]
         )
 
@@ -413,9 +413,9 @@ def _stop(engine: Engine, compiler: Compiler) -> None:
 
 def _pool(parameter: str, model: CausalLM, slots: int, device: torch.device) -> KVPool:
     """A KV pool; ModelError with both numbers where the memory is not there."""
-    wanted = slots * bytes_per_slot(model.shape, model.dtype)
+    wanted = slots * bytes_per_slot(model.kv_layers, model.dtype)
     try:
-        return KVPool(model.shape, slots, model.dtype, device)
+        return KVPool(model.kv_layers, slots, model.dtype, device)
     except RuntimeError as error:
         free = psutil.virtual_memory().available
         raise ModelError(

@@ -82,7 +82,7 @@ class EngineLoop:
             copied = True
             batch = build_batch(
                 plan,
-                self.runner.pool.k.device,
+                self.runner.pool.device,
                 self.runner.windows,
                 exact=self.runner.deterministic,
             )
@@ -93,7 +93,7 @@ class EngineLoop:
             commit.run(plan, batch.logit_rows, logits)
         except Exception as error:
             tokens = sum(row.count for row in plan.rows)
-            failure = _step_failure(error, tokens, self.runner.pool.k.device)
+            failure = _step_failure(error, tokens, self.runner.pool.device)
             # Samples that came in behind a leader have no row, and got no token to go on with.
             late = [s for s in self.scheduler.running if not s.pending]
             failed = [*(row.sequence for row in plan.rows), *late]

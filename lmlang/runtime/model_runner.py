@@ -12,7 +12,7 @@ from lmlang.runtime.attention import run_attention
 from lmlang.runtime.batch import Batch
 from lmlang.runtime.cache.pool import KVPool
 from lmlang.runtime.exact_attention import ExactPlan, run_exact
-from lmlang.runtime.models.llama import CausalLM
+from lmlang.runtime.models.causal import CausalLM, Inputs
 
 
 class ModelRunner:
@@ -29,20 +29,21 @@ class ModelRunner:
         self.model = model
         self.pool = pool
         self.deterministic = deterministic
-        self.windows = model.shape.windows
+        self.windows = tuple(sorted({layer.window for layer in model.kv_layers}))
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> Tensor:
         """Store the batch's K and V and return logits float32 [K, V] for ``batch.logits_at``."""
-        shape, plan = self.model.shape, batch.attention
+        plan, kv_layers, pool = batch.attention, self.model.kv_layers, self.pool
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            own = (q, k, v, self.pool.k[layer], self.pool.v[layer])
-            scale, window, cap = shape.score_scale, shape.kind(layer).window, shape.softcap
+        def attend(
+            layer: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None
+        ) -> Tensor:
+            own = (q, k, v, pool.layers[layer], kv_layers[layer], sinks)
             if isinstance(plan, ExactPlan):
-                return run_exact(plan, *own, scale=scale, window=window, softcap=cap)
-            return run_attention(plan, *own, scale=scale, window=window, softcap=cap)
+                return run_exact(plan, *own)
+            return run_attention(plan, *own)
 
+        inputs = Inputs(batch.input_ids, batch.positions, batch.logits_at)
         with row_invariant() if self.deterministic else nullcontext():
-            hidden = self.model.hidden(batch.input_ids, batch.positions, attend)
-            return self.model.logits(hidden[batch.logits_at])
+            return self.model.forward(inputs, attend)

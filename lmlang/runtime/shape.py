@@ -119,6 +119,31 @@ class LayerKind:
 
 
 @dataclass(frozen=True, slots=True)
+class KVLayer:
+    """What attention is like in one layer that keeps keys and values; of any model.
+
+    Args:
+        heads: Query heads.
+        kv_heads: Key and value heads; divides ``heads``.
+        key_dim: Numbers in a query and a key head.
+        value_dim: Numbers in a value head.
+        scale: Factor on query times key.
+        window: Positions that a token sees, its own included; 0 for all before it.
+        softcap: Scores become ``softcap * tanh(score / softcap)``; 0 for as they are.
+        sinks: Whether each query head has a score without a key (see `apply_sinks`).
+    """
+
+    heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+    sinks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ModelShape:
     """Sizes and constants of a Llama-like model; checked on construction (``ModelError``).
 
@@ -219,9 +244,11 @@ class ModelShape:
         return self.kinds[layer % len(self.kinds)]
 
     @property
-    def windows(self) -> tuple[int, ...]:
-        """The different windows of the layers, each once."""
-        return tuple(sorted({self.kind(layer).window for layer in range(self.layers)}))
+    def kv_layers(self) -> tuple[KVLayer, ...]:
+        """What attention is like in each layer."""
+        sizes = (self.heads, self.kv_heads, self.head_dim, self.head_dim, self.score_scale)
+        windows = [self.kind(layer).window for layer in range(self.layers)]
+        return tuple(KVLayer(*sizes, window, self.softcap) for window in windows)
 
 
 def _check_factors(rope: Rope, head_dim: int) -> None:

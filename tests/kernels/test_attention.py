@@ -9,21 +9,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmlang.kernels import attention
+from lmlang.kernels.paged import PagedKV
 from lmlang.runtime import attention as planning
 from lmlang.runtime.attention import AttentionPlan, RowSlots, plan_attention, run_attention
+from lmlang.runtime.exact_attention import plan_exact, run_exact
+from lmlang.runtime.shape import KVLayer
 
 SLOTS, KV_HEADS, SIZE = 400, 2, 8
+VALUE_SIZES = st.sampled_from([SIZE, SIZE, 3, 20])
 
 
 def definition(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softcap: float = 0.0
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """One query [H, D] over keys [L, Hkv, D]: out [H, D] and lse [H]."""
+    """One query [H, Dk] over keys [L, Hkv, Dk]: out [H, Dv] and lse [H]."""
     groups = q.shape[0] // k.shape[1]
     k, v = (x.double().repeat_interleave(groups, dim=1) for x in (k, v))
     scores = torch.einsum("hd,lhd->hl", q.double(), k) * q.shape[-1] ** -0.5
     if softcap:
         scores = softcap * (scores / softcap).tanh()
+    if sinks is not None:  # one more column, of a key whose value is nothing
+        scores = torch.cat([scores, sinks.double()[:, None]], -1)
+        v = torch.cat([v, torch.zeros_like(v[:1])])
     return torch.einsum("hl,lhd->hd", scores.softmax(-1), v), scores.logsumexp(-1)
 
 
@@ -39,16 +50,17 @@ def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
 @settings(max_examples=30)
 @given(
     st.integers(0, 99), st.integers(1, 9), st.integers(1, 70), st.sampled_from([1, 3]),
-    st.booleans(),
+    st.booleans(), VALUE_SIZES,
 )  # fmt: skip
 def test_a_span_is_seen_by_every_query(
-    seed: int, n: int, keys: int, groups: int, run: bool
+    seed: int, n: int, keys: int, groups: int, run: bool, value: int
 ) -> None:
     heads = groups * KV_HEADS
-    q, k_pool, v_pool = tensors(seed, (n, heads, SIZE), *[(SLOTS, KV_HEADS, SIZE)] * 2)
+    sizes = [(SLOTS, KV_HEADS, SIZE), (SLOTS, KV_HEADS, value)]
+    q, k_pool, v_pool = tensors(seed, (n, heads, SIZE), *sizes)
     slots = torch.randperm(SLOTS, generator=torch.Generator().manual_seed(seed))[:keys]
     index = slice(5, 5 + keys) if run else slots
-    out, lse = attention.attend_span(q, k_pool, v_pool, index, SIZE**-0.5)
+    out, lse = attention.attend_span(q, PagedKV(k_pool, v_pool), index, SIZE**-0.5)
     for i in range(n):
         wanted = definition(q[i], k_pool[index], v_pool[index])
         close(out[i], wanted[0])
@@ -56,9 +68,10 @@ def test_a_span_is_seen_by_every_query(
 
 
 @settings(max_examples=30)
-@given(st.integers(0, 99), st.integers(1, 40), st.sampled_from([1, 3]))
-def test_a_chunk_sees_itself_causally(seed: int, n: int, groups: int) -> None:
-    q, k, v = tensors(seed, (n, groups * KV_HEADS, SIZE), *[(n, KV_HEADS, SIZE)] * 2)
+@given(st.integers(0, 99), st.integers(1, 40), st.sampled_from([1, 3]), VALUE_SIZES)
+def test_a_chunk_sees_itself_causally(seed: int, n: int, groups: int, value: int) -> None:
+    sizes = [(n, groups * KV_HEADS, SIZE), (n, KV_HEADS, SIZE), (n, KV_HEADS, value)]
+    q, k, v = tensors(seed, *sizes)
     twice = [torch.stack([x, x.flip(0)]) for x in (q, k, v)]
     out, lse = attention.attend_causal(*twice, SIZE**-0.5)
     for row, (q, k, v) in enumerate(zip(*twice, strict=True)):
@@ -69,15 +82,19 @@ def test_a_chunk_sees_itself_causally(seed: int, n: int, groups: int) -> None:
 
 
 @settings(max_examples=30)
-@given(st.integers(0, 99), st.lists(st.integers(1, 50), min_size=1, max_size=6))
-def test_decode_rows_see_their_own_slots_only(seed: int, lengths: list[int]) -> None:
+@given(st.integers(0, 99), st.lists(st.integers(1, 50), min_size=1, max_size=6), VALUE_SIZES)
+def test_decode_rows_see_their_own_slots_only(seed: int, lengths: list[int], value: int) -> None:
     rows, width = len(lengths), max(lengths)
-    q, k_pool, v_pool = tensors(seed, (rows, 6, SIZE), *[(SLOTS, KV_HEADS, SIZE)] * 2)
+    sizes = [(SLOTS, KV_HEADS, SIZE), (SLOTS, KV_HEADS, value)]
+    q, k_pool, v_pool = tensors(seed, (rows, 6, SIZE), *sizes)
     table = torch.randint(SLOTS, (rows, width), generator=torch.Generator().manual_seed(seed))
     hidden = torch.zeros(rows, width)
     for row, length in enumerate(lengths):
         hidden[row, length:] = float("-inf")
-    out, lse = attention.attend_decode(q, k_pool, v_pool, table, hidden, SIZE**-0.5)
+    pool = PagedKV(k_pool, v_pool)
+    out, lse = attention.attend_decode(q, pool, table, hidden, SIZE**-0.5)
+    alone = attention.attend_alone(q, pool, table, hidden, SIZE**-0.5)
+    torch.testing.assert_close((out, lse), alone, rtol=1e-5, atol=1e-5)
     for row, length in enumerate(lengths):
         slots = table[row, :length]
         wanted = definition(q[row], k_pool[slots], v_pool[slots])
@@ -89,11 +106,12 @@ def test_decode_rows_see_their_own_slots_only(seed: int, lengths: list[int]) -> 
 @given(st.integers(0, 99), st.integers(1, 40), st.integers(1, 40))
 def test_merged_states_are_the_state_over_both_parts(seed: int, a: int, b: int) -> None:
     q, k, v = tensors(seed, (3, 6, SIZE), *[(a + b, KV_HEADS, SIZE)] * 2)
+    kv = PagedKV(k, v)
     parts = [
-        attention.attend_span(q, k, v, slots, SIZE**-0.5) for slots in (slice(a), slice(a, a + b))
+        attention.attend_span(q, kv, slots, SIZE**-0.5) for slots in (slice(a), slice(a, a + b))
     ]
     merged = attention.merge_states(*parts[0], *parts[1])
-    whole = attention.attend_span(q, k, v, slice(a + b), SIZE**-0.5)
+    whole = attention.attend_span(q, kv, slice(a + b), SIZE**-0.5)
     torch.testing.assert_close(merged, whole, rtol=1e-5, atol=1e-5)
 
 
@@ -201,10 +219,16 @@ def row_trees(draw: st.DrawFn) -> list[RowSlots]:
 @given(
     row_trees(), st.integers(0, 9), st.sampled_from([1, 20, 32, 512]),
     st.lists(st.sampled_from([0, 1, 2, 7, 33, 90, 1000]), min_size=1, max_size=3, unique=True),
-    st.sampled_from([0.0, 0.0, 3.0]),
+    st.sampled_from([0.0, 0.0, 3.0]), VALUE_SIZES, st.booleans(),
 )  # fmt: skip
 def test_a_planned_batch_equals_the_definition_whatever_is_shared(
-    rows: list[RowSlots], seed: int, least: int, windows: list[int], softcap: float
+    rows: list[RowSlots],
+    seed: int,
+    least: int,
+    windows: list[int],
+    softcap: float,
+    value: int,
+    sinks: bool,
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("MIN_SHARED", "MIN_RUN", "MAX_PADDED_CHUNK"):
@@ -212,27 +236,32 @@ def test_a_planned_batch_equals_the_definition_whatever_is_shared(
         patch.setattr(planning, "BAND", min(8, least))
         plan = plan_attention(rows, torch.device("cpu"), windows)
         for window in windows:
-            check_planned_batch(rows, seed, plan, window, softcap)
+            layer = KVLayer(6, KV_HEADS, SIZE, value, SIZE**-0.5, window, softcap, sinks)
+            check_planned_batch(rows, seed, plan, layer)
 
 
 def check_planned_batch(
-    rows: list[RowSlots], seed: int, plan: AttentionPlan, window: int, softcap: float
+    rows: list[RowSlots], seed: int, plan: AttentionPlan, layer: KVLayer
 ) -> None:
-    total = sum(row.count for row in rows)
-    pool_shape = (SLOTS + 150, KV_HEADS, SIZE)
-    q, k, v, k_pool, v_pool = tensors(
-        seed, (total, 6, SIZE), *[(total, KV_HEADS, SIZE)] * 2, pool_shape, pool_shape
-    )
-    out = run_attention(
-        plan, q, k, v, k_pool, v_pool, scale=SIZE**-0.5, window=window, softcap=softcap
-    )
+    total, value = sum(row.count for row in rows), layer.value_dim
+    window, softcap = layer.window, layer.softcap
+    own = [(total, KV_HEADS, size) for size in (SIZE, value)]
+    pools = [(SLOTS + 150, KV_HEADS, size) for size in (SIZE, value)]
+    q, k, v, k_pool, v_pool, sinks = tensors(seed, (total, 6, SIZE), *own, *pools, (6,))
+    sinks = sinks if layer.sinks else None
+    out = run_attention(plan, q, k, v, PagedKV(k_pool, v_pool), layer, sinks)
     assert torch.equal(k_pool[plan.stores], k)
+    assert torch.equal(v_pool[plan.stores], v)
+    exact = plan_exact(rows, torch.device("cpu"), (window,))
+    again = run_exact(exact, q, k, v, PagedKV(k_pool, v_pool), layer, sinks)
+    torch.testing.assert_close(again, out, rtol=1e-5, atol=1e-5)
     for row in rows:
         for i in range(row.count):
             end = len(row.table) - row.count + i + 1
             seen = torch.from_numpy(row.table[max(0, end - window) if window else 0 : end])
             query = row.start + i
-            close(out[query], definition(q[query], k_pool[seen], v_pool[seen], softcap)[0])
+            wanted = definition(q[query], k_pool[seen], v_pool[seen], softcap, sinks)
+            close(out[query], wanted[0])
 
 
 def test_slots_that_nobody_wrote_are_not_read() -> None:
@@ -245,7 +274,8 @@ def test_slots_that_nobody_wrote_are_not_read() -> None:
         rows.append(RowSlots(i, 1, table))
     q, k, v = tensors(0, (3, 6, SIZE), *[(3, KV_HEADS, SIZE)] * 2)
     plan = plan_attention(rows, torch.device("cpu"))
-    assert run_attention(plan, q, k, v, k_pool, v_pool, scale=1.0).isfinite().all()
+    layer = KVLayer(6, KV_HEADS, SIZE, SIZE, 1.0)
+    assert run_attention(plan, q, k, v, PagedKV(k_pool, v_pool), layer).isfinite().all()
 
 
 def test_windows_that_hide_nothing_cost_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lmlang.protocol import SamplingParams
-from lmlang.runtime.models.llama import CausalLM
+from lmlang.runtime.models.causal import CausalLM, Inputs
 from lmlang.runtime.sampler import Draw, sample
 from tests.reference import causal_attention
 
@@ -13,8 +13,8 @@ from tests.reference import causal_attention
 @torch.inference_mode()
 def logits(model: CausalLM, ids: list[int]) -> torch.Tensor:
     """``[T, vocab]`` logits of all positions, computed at once."""
-    positions = torch.arange(len(ids))
-    return model.logits(model.hidden(torch.tensor(ids), positions, causal_attention()))
+    every = torch.arange(len(ids))
+    return model.forward(Inputs(torch.tensor(ids), every, every), causal_attention())
 
 
 def generated(

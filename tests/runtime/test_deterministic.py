@@ -20,7 +20,8 @@ from lmlang.runtime.exact_attention import ExactPlan, plan_exact
 from lmlang.runtime.local import Runtime
 from lmlang.runtime.loop import EngineLoop
 from lmlang.runtime.model_runner import ModelRunner
-from lmlang.runtime.models.llama import CausalLM, LlamaModel
+from lmlang.runtime.models.causal import CausalLM
+from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.models.opened import open_model
 from lmlang.runtime.shape import LayerKind, Rope
 from tests.runtime import oracle
@@ -39,9 +40,10 @@ class Machine:
 
     def __init__(self, model: CausalLM, seed: int = 0) -> None:
         self.model = model
-        pool = KVPool(model.shape, SLOTS, model.dtype, model.device)
-        pool.k.fill_(float("nan"))  # what nobody wrote must not be read
-        pool.v.fill_(float("nan"))
+        pool = KVPool(model.kv_layers, SLOTS, model.dtype, model.device)
+        for part in pool.layers:
+            part.k.fill_(torch.nan)  # what nobody wrote must not be read
+            part.v.fill_(torch.nan)
         self.runner = ModelRunner(model, pool, deterministic=True)
         self.free = list(np.random.default_rng(seed).permutation(SLOTS))
         self.texts: dict[str, list[int]] = {}
@@ -118,7 +120,7 @@ def test_the_logits_are_those_of_the_model(family: str) -> None:
     wanted = alone(model, ids)
     if family in ("llama", "odd", "many heads"):
         torch.testing.assert_close(wanted, oracle.logits(model, ids), rtol=1e-4, atol=1e-4)
-    usual = ModelRunner(model, KVPool(model.shape, SLOTS, model.dtype, model.device))
+    usual = ModelRunner(model, KVPool(model.kv_layers, SLOTS, model.dtype, model.device))
     rows = [RowSlots(0, len(ids), np.arange(len(ids)))]
     plan = plan_attention(rows, model.device, usual.windows)
     theirs = usual.run(batch(ids, list(range(len(ids))), plan))

@@ -24,6 +24,7 @@ from lmlang.protocol import (
     Tokens,
 )
 from lmlang.runtime.local import Runtime
+from lmlang.runtime.models.causal import Attend, CausalLM, Inputs
 from lmlang.runtime.models.llama import LlamaModel
 from tests.runtime import oracle
 from tests.tiny import tiny_model, tiny_weights
@@ -293,9 +294,10 @@ def test_a_cancel_at_any_step_frees_the_slots_and_leaves_neighbours_alone(at: in
 class StepCounter:
     """The tiny model, with something to do at its n-th forward pass."""
 
-    def __init__(self, model: object) -> None:
+    def __init__(self, model: CausalLM) -> None:
         self.model = model
-        self.shape = MODEL.shape
+        self.vocab, self.max_positions = MODEL.vocab, MODEL.max_positions
+        self.kv_layers = MODEL.kv_layers
         self.dtype, self.device = MODEL.dtype, MODEL.device
         self.step = 0
         self.actions: dict[int, object] = {}
@@ -303,15 +305,12 @@ class StepCounter:
     def at(self, step: int, action: object) -> None:
         self.actions[step] = action
 
-    def hidden(self, *arguments: object) -> torch.Tensor:
+    def forward(self, inputs: Inputs, attend: Attend) -> torch.Tensor:
         action = self.actions.pop(self.step, None)
         self.step += 1
         if callable(action):
             action()
-        return self.model.hidden(*arguments)  # type: ignore[attr-defined,no-any-return]
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.model.logits(hidden)  # type: ignore[attr-defined,no-any-return]
+        return self.model.forward(inputs, attend)
 
 
 def counted(rt: Runtime, generations: list[Generation]) -> None:

@@ -57,8 +57,8 @@ class Stepped:
         cache = CacheManager(slots, host_slots=host_slots)
         drafter = Drafter(cache.tree) if drafts else None
         scheduler = Scheduler(cache, budget, max_running, policy=policy, drafter=drafter)
-        host = KVPool(MODEL.shape, host_slots, torch.float32, CPU) if host_slots else None
-        pool = KVPool(MODEL.shape, slots, torch.float32, CPU)
+        host = KVPool(MODEL.kv_layers, host_slots, torch.float32, CPU) if host_slots else None
+        pool = KVPool(MODEL.kv_layers, slots, torch.float32, CPU)
         self.loop = EngineLoop(ModelRunner(MODEL, pool), cache, scheduler, host)
         self.budget = budget
 
@@ -335,7 +335,9 @@ def test_after_a_copy_that_fails_nothing_is_found_that_was_not_copied() -> None:
     first = request(prefix, 1, max_tokens=3)
     engine.generate(first)
     engine.run()
-    engine.loop.host = KVPool(MODEL.shape, 1, torch.float32, CPU)  # to which nothing can be copied
+    engine.loop.host = KVPool(
+        MODEL.kv_layers, 1, torch.float32, CPU
+    )  # to which nothing can be copied
     beside = [engine.generate(request(str(n) * 30, n, max_tokens=3)) for n in range(4)]
     engine.run()
     failures = [generation.outcome() for generation in beside]

@@ -24,7 +24,9 @@ from lmlang.protocol import (
     Turn,
 )
 from lmlang.runtime.local import Runtime
+from lmlang.runtime.models.causal import Attend, Inputs
 from lmlang.runtime.models.fetch import find_embedded_model
+from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.models.opened import OpenedModel, open_model
 from tests.reference import reference_logits, reference_model
 
@@ -61,16 +63,14 @@ class Recorder:
 
     def __init__(self, opened: OpenedModel) -> None:
         self.model = opened.model
-        self.shape = opened.model.shape
+        self.vocab, self.max_positions = opened.model.vocab, opened.model.max_positions
+        self.kv_layers = opened.model.kv_layers
         self.dtype, self.device = opened.model.dtype, opened.model.device
         self.rows: list[torch.Tensor] = []
         self.recording = False
 
-    def hidden(self, *arguments: object) -> torch.Tensor:
-        return self.model.hidden(*arguments)  # type: ignore[arg-type]
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        found = self.model.logits(hidden)
+    def forward(self, inputs: Inputs, attend: Attend) -> torch.Tensor:
+        found = self.model.forward(inputs, attend)
         if self.recording:
             self.rows += found.unbind(0)
         return found
@@ -83,6 +83,7 @@ def opened() -> OpenedModel:
 
 @pytest.fixture(scope="module")
 def reference(opened: OpenedModel) -> LlamaForCausalLM:
+    assert isinstance(opened.model, LlamaModel)
     return reference_model(find_embedded_model(), opened.model.shape)
 
 

@@ -1,43 +1,56 @@
 """The KV pool: the bytes of K and V, one slot a token (page size 1), allocated once.
 
-    k, v: [layers, slots, kv_heads, head_dim]      slot s of layer l: k[l, s], v[l, s]
+    layers[l]: k [slots, kv_heads, key_dim], v [slots, kv_heads, value_dim]      of layer l
 
-Which slot belongs to whom is the cache manager's business; the pool knows numbers only.
-
-The contract that a quantised pool (int8 K and V, one scale a slot and head) has to keep: the same
-slots and shapes, `store_kv` writes and the attention kernels read it, `bytes_per_slot` counts it,
-`copy_from` moves whole slots with whatever belongs to them. Nothing else touches k and v.
+Which slot belongs to whom is the cache manager's business; the pool knows numbers only. `store_kv`
+writes it and the attention kernels read it, whatever `PagedKV` holds: nothing else touches them.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Sequence as Seq
 
+import torch
+
+from lmlang.kernels.paged import PagedKV
 from lmlang.runtime.cache.radix import IntArray
-from lmlang.runtime.shape import ModelShape
+from lmlang.runtime.shape import KVLayer
 
 
 class KVPool:
-    """K and V of every slot. Written by the model's forward pass on the engine thread only."""
+    """K and V of every slot. Written by the model's forward pass on the engine thread only.
+
+    Args:
+        kv_layers: What the layers keep.
+        slots: Of each layer.
+        dtype: Of keys and values.
+        device: Where they lie.
+    """
 
     def __init__(
-        self, shape: ModelShape, slots: int, dtype: torch.dtype, device: torch.device
+        self, kv_layers: Seq[KVLayer], slots: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        size = (shape.layers, slots, shape.kv_heads, shape.head_dim)
         self.slots = slots
+        self.device = device
         # Left unwritten on purpose: pages that are never used never take memory on a CPU.
-        self.k: Tensor = torch.empty(size, dtype=dtype, device=device)
-        self.v: Tensor = torch.empty(size, dtype=dtype, device=device)
+        self.layers = tuple(
+            PagedKV(
+                torch.empty((slots, layer.kv_heads, layer.key_dim), dtype=dtype, device=device),
+                torch.empty((slots, layer.kv_heads, layer.value_dim), dtype=dtype, device=device),
+            )
+            for layer in kv_layers
+        )
 
     def copy_from(self, other: KVPool, theirs: IntArray, ours: IntArray) -> None:
-        """Copy K and V of slots ``theirs`` [n] of a pool on any device to slots ``ours`` [n]."""
-        source = torch.from_numpy(theirs).to(other.k.device)
-        target = torch.from_numpy(ours).to(self.k.device)
-        for mine, its in ((self.k, other.k), (self.v, other.v)):
-            mine[:, target] = its[:, source].to(mine.device)
+        """Copy all of slots ``theirs`` [n] of a pool on any device to slots ``ours`` [n]."""
+        source = torch.from_numpy(theirs).to(other.device)
+        target = torch.from_numpy(ours).to(self.device)
+        for mine, its in zip(self.layers, other.layers, strict=True):
+            for into, out_of in zip(mine.tensors(), its.tensors(), strict=True):
+                into[target] = out_of[source].to(into.device)
 
 
-def bytes_per_slot(shape: ModelShape, dtype: torch.dtype) -> int:
+def bytes_per_slot(kv_layers: Seq[KVLayer], dtype: torch.dtype) -> int:
     """Bytes that one token's K and V take over all layers."""
-    return 2 * shape.layers * shape.kv_heads * shape.head_dim * dtype.itemsize
+    numbers = sum(layer.kv_heads * (layer.key_dim + layer.value_dim) for layer in kv_layers)
+    return numbers * dtype.itemsize

@@ -11,8 +11,7 @@ The model knows no request, no cache and no batch: what an operation needs is an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol, TypeAlias
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
@@ -29,44 +28,12 @@ from lmlang.kernels.rope import (
     rope_frequencies,
     yarn_frequencies,
 )
+from lmlang.runtime.models.causal import Attend, Inputs
 from lmlang.runtime.shape import ModelShape, Rope
-
-Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""``attend(layer, q, k, v) -> out``; it stores k and v itself.
-
-q and out are ``[T, heads, head_dim]``, k and v ``[T, kv_heads, head_dim]``; q and k come after
-rope. The three are views of one buffer that the layer does not use again: rows are dense in
-their last axis, not contiguous as a whole, and ``attend`` must not keep them.
-"""
-
 
 PRODUCTS = ("qkv", "out", "gate_up", "down")
 """The weights of one layer that are multiplied with, laid out for it."""
 GATES = {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul}
-
-
-class CausalLM(Protocol):
-    """A decoder-only language model, as the runtime sees it. Thread-safe: nothing is written."""
-
-    shape: ModelShape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of weights, hidden states, keys and values."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Where weights lie and inputs must."""
-        ...
-
-    def hidden(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """``[T]`` int64 ids and positions to ``[T, hidden]``, the final norm applied."""
-        ...
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """``[R, hidden]`` rows of `hidden`'s result to ``[R, vocab]`` float32."""
-        ...
 
 
 def layer_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
@@ -121,7 +88,7 @@ def frequencies(head_dim: int, rope: Rope) -> Tensor:
 
 
 class LlamaModel:
-    """A model of the family in one dtype on one device; see `CausalLM` and the picture above.
+    """A model of the family in one dtype on one device: a `CausalLM`; see the picture above.
 
     Args:
         shape: Its sizes and flags.
@@ -136,6 +103,8 @@ class LlamaModel:
     def __init__(self, shape: ModelShape, weights: Mapping[str, Tensor]) -> None:
         _check_weights(shape, weights)
         self.shape = shape
+        self.vocab, self.max_positions = shape.vocab, shape.max_positions
+        self.kv_layers = shape.kv_layers
         self._embed = weights["embed"]
         self._norm = weights["norm"]
         self._head = pack_weight(weights["embed" if shape.tied_head else "head"])
@@ -170,17 +139,13 @@ class LlamaModel:
         """Where weights lie and inputs must."""
         return self._embed.device
 
-    def hidden(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Run all layers over a flat run of tokens.
+    def forward(self, inputs: Inputs, attend: Attend) -> Tensor:
+        """Float32 logits [K, vocab] of the tokens that are asked for; see `CausalLM`."""
+        return self._logits(self._hidden(inputs, attend)[inputs.logits_at])
 
-        Args:
-            input_ids: ``[T]`` int64, each below ``shape.vocab``.
-            positions: ``[T]`` int64, each below ``shape.max_positions``.
-            attend: Attention and its cache; called once per layer, in order.
-
-        Returns:
-            ``[T, hidden]`` with the final norm applied, ready for `logits`.
-        """
+    def _hidden(self, inputs: Inputs, attend: Attend) -> Tensor:
+        """Run all layers; ``[T, hidden]`` of all tokens, the final norm applied."""
+        input_ids, positions = inputs.input_ids, inputs.positions
         shape, eps = self.shape, self.shape.norm_eps
         angles = {rope: self._angles(positions, rope) for rope in self._frequencies}
         residual = F.embedding(input_ids, self._embed)
@@ -222,8 +187,8 @@ class LlamaModel:
             apply_rope(turning, *angles)
         return torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """``[R, hidden]`` rows of what `hidden` gave to ``[R, vocab]`` float32 logits."""
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """``[R, hidden]`` rows of what `_hidden` gave to ``[R, vocab]`` float32 logits."""
         logits = linear(hidden, self._head).float()
         cap = self.shape.logit_softcap
         return logits if cap == 0 else logits.div_(cap).tanh_().mul_(cap)

@@ -14,9 +14,10 @@ import torch
 from lmlang.errors import ModelError, ProgramError, quote
 from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.chat_templates import resolve_chat_template
+from lmlang.runtime.models.causal import CausalLM
 from lmlang.runtime.models.fetch import find_embedded_model, model_file
 from lmlang.runtime.models.hub import hub_folder, is_hub_name
-from lmlang.runtime.models.llama import CausalLM, LlamaModel
+from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.models.loader import LoadedModel, load_folder, load_gguf
 from lmlang.runtime.tokenizer import Tokenizer
 from lmlang.runtime.tokenizer_json import folder_json

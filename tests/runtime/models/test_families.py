@@ -46,9 +46,10 @@ class Cases:
     ) -> None:
         self.reference = reference
         self.model = LlamaModel(loaded.shape, loaded.weights)
-        pool = KVPool(loaded.shape, SLOTS, dtype, torch.device("cpu"))
-        pool.k.fill_(torch.nan)  # whatever reads a slot that nobody wrote is found out
-        pool.v.fill_(torch.nan)
+        pool = KVPool(loaded.shape.kv_layers, SLOTS, dtype, torch.device("cpu"))
+        for part in pool.layers:
+            part.k.fill_(torch.nan)  # whatever reads a slot that nobody wrote is found out
+            part.v.fill_(torch.nan)
         self.runner = ModelRunner(self.model, pool)
         self.draw = np.random.default_rng(0)
         self.free = list(self.draw.permutation(SLOTS // 10))  # runs of ten slots, in any order
@@ -196,7 +197,7 @@ def test_every_flag_shows_in_the_logits(name: str, tmp_path: Path) -> None:
     tokens = torch.randint(3, VOCAB, (LONG,), generator=torch.Generator().manual_seed(0))
 
     def logits(shape: ModelShape) -> torch.Tensor:
-        pool = KVPool(shape, LONG, torch.float32, torch.device("cpu"))
+        pool = KVPool(shape.kv_layers, LONG, torch.float32, torch.device("cpu"))
         runner = ModelRunner(LlamaModel(shape, loaded.weights), pool)
         row = RowSlots(0, LONG, np.arange(LONG))
         plan = plan_attention([row], torch.device("cpu"), runner.windows)
@@ -217,7 +218,7 @@ def test_half_precision_is_as_near_as_that_of_transformers(
     reference = save_family(tmp_path, name)
     cases = Cases(load_folder(tmp_path, dtype), reference, dtype)
     tokens, slots = cases.prompt(LONG), cases.slots(LONG)
-    assert cases.model.dtype == cases.runner.pool.k.dtype == dtype
+    assert cases.model.dtype == cases.runner.pool.layers[0].k.dtype == dtype
     ours = torch.cat([cases.run([(tokens[: i + 35], slots, i)])[0] for i in range(0, LONG, 35)])
     assert ours.dtype == torch.float32
     exact = cases.theirs(tokens)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmlang.errors import ModelError
+from lmlang.runtime.models.causal import Attend, Inputs
 from lmlang.runtime.models.llama import LlamaModel, weight_shapes
 from lmlang.runtime.shape import LayerKind, ModelShape, Rope
 from tests.reference import (
@@ -39,8 +40,13 @@ TINY = {
 
 @torch.inference_mode()
 def logits_of(model: LlamaModel, ids: list[int]) -> torch.Tensor:
-    positions = torch.arange(len(ids))
-    return model.logits(model.hidden(torch.tensor(ids), positions, causal_attention()))
+    return forward(model, ids, torch.arange(len(ids)), causal_attention())
+
+
+def forward(
+    model: LlamaModel, ids: list[int], positions: torch.Tensor, attend: Attend
+) -> torch.Tensor:
+    return model.forward(Inputs(torch.tensor(ids), positions, torch.arange(len(ids))), attend)
 
 
 def relative_difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
@@ -110,9 +116,9 @@ def test_rows_of_a_flat_batch_do_not_see_one_another():
 
     with torch.inference_mode():
         positions = torch.tensor([3, 0, 7, 2])
-        batch = model.hidden(torch.tensor(ids), positions, own_row_only)
+        batch = forward(model, ids, positions, own_row_only)
         for row, index in enumerate(ids):
-            alone = model.hidden(torch.tensor([index]), positions[row : row + 1], own_row_only)
+            alone = forward(model, [index], positions[row : row + 1], own_row_only)
             torch.testing.assert_close(alone[0], batch[row])
 
 
@@ -124,8 +130,8 @@ def test_attend_is_called_per_layer_with_turned_keys_and_shapes_as_promised():
         seen.append((layer, q.shape, k.shape, v.shape, q.stride(-1), k.stride(-1), v.stride(-1)))
         return torch.zeros(q.shape)
 
-    out = model.hidden(torch.tensor([1, 2, 3]), torch.arange(3), attend)
-    assert out.shape == (3, 32)
+    out = forward(model, [1, 2, 3], torch.arange(3), attend)
+    assert out.shape == (3, model.vocab)
     assert seen == [(layer, (3, 4, 8), (3, 2, 8), (3, 2, 8), 1, 1, 1) for layer in range(2)]
 
 
@@ -133,9 +139,15 @@ def test_bfloat16_stays_bfloat16_until_the_logits():
     shape = tiny_shape()
     weights = {name: weight.bfloat16() for name, weight in tiny_weights(shape).items()}
     model = LlamaModel(shape, weights)
+    seen = set()
+
+    def attend(layer, q, k, v):
+        seen.update((q.dtype, k.dtype, v.dtype))
+        return causal_attention()(layer, q, k, v)
+
     with torch.inference_mode():
-        hidden = model.hidden(torch.tensor([1, 2]), torch.arange(2), causal_attention())
-    assert (hidden.dtype, model.logits(hidden).dtype) == (torch.bfloat16, torch.float32)
+        logits = forward(model, [1, 2], torch.arange(2), attend)
+    assert (seen, logits.dtype) == ({torch.bfloat16}, torch.float32)
 
 
 def test_weights_are_not_written():
@@ -206,5 +218,4 @@ def test_kinds_of_layers_repeat():
     wide, narrow = LayerKind(), LayerKind(16)
     shape = tiny_shape(layers=5, kinds=(narrow, narrow, wide))
     assert [shape.kind(layer) for layer in range(5)] == [narrow, narrow, wide, narrow, narrow]
-    assert shape.windows == (0, 16)
-    assert tiny_shape(layers=2, kinds=(narrow, narrow, wide)).windows == (16,)
+    assert [layer.window for layer in shape.kv_layers] == [16, 16, 0, 16, 16]
