@@ -43,7 +43,7 @@ def find_embedded_model() -> Path:
             return found
     raise ModelError(
         f"the embedded model is not on this machine (no {DISTRIBUTION} distribution, no "
-        f"{_cache_folder() / FILE_NAME}): run `{FETCH_COMMAND}` once, or set LMLANG_MODEL to a "
+        f"{cache_folder() / FILE_NAME}): run `{FETCH_COMMAND}` once, or set LMLANG_MODEL to a "
         ".gguf file."
     )
 
@@ -92,7 +92,7 @@ def fetch_embedded_model() -> Path:
     for found in (_installed(), _cached()):
         if found is not None and _digest(found) == SHA256:
             return found
-    folder = _cache_folder()
+    folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix="fetch-") as scratch:
@@ -109,7 +109,8 @@ def fetch_embedded_model() -> Path:
         ) from error
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Where lmlang keeps what it has fetched or found out; ``LMLANG_CACHE`` names another."""
     own = os.environ.get("LMLANG_CACHE")
     if own:
         try:
@@ -139,7 +140,7 @@ def _installed() -> Path | None:
 
 
 def _cached() -> Path | None:
-    path = _cache_folder() / FILE_NAME
+    path = cache_folder() / FILE_NAME
     return path if path.is_file() else None
 
 

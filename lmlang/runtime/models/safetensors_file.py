@@ -60,8 +60,12 @@ class SafetensorsFolder:
             raise _broken(path, error) from None
 
 
-def open_safetensors(folder: Path) -> SafetensorsFolder:
+def open_safetensors(folder: Path, *, any_type: bool = False) -> SafetensorsFolder:
     """Read the headers of a folder's safetensors files.
+
+    Args:
+        folder: Where they lie.
+        any_type: Take tensors that `SafetensorsFolder.read` cannot convert too.
 
     Raises:
         ModelError: There are none, they are broken, or they do not fit their index.
@@ -78,7 +82,7 @@ def open_safetensors(folder: Path) -> SafetensorsFolder:
     shapes: dict[str, tuple[int, ...]] = {}
     files: dict[str, Path] = {}
     for path in paths:
-        for name, shape in _header(path).items():
+        for name, shape in _header(path, any_type).items():
             if name in files:
                 raise ModelError(
                     f"the tensor {quote(name)} is in {files[name]} and in {path}: the folder is "
@@ -122,8 +126,8 @@ def _is_plain(name: str) -> bool:
     )
 
 
-def _header(path: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a file's tensors, all of types that can be read."""
+def _header(path: Path, any_type: bool) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a file's tensors, all of types that can be read unless ``any_type``."""
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
             raise OSError("no regular file")
@@ -136,7 +140,10 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
             names: list[Any] = list(file.keys())
             if len(names) > MAX_TENSORS:
                 raise _broken(path, f"it has {len(names):,} tensors")
-            return {name: _shape(path, name, file.get_slice(name)) for name in names}
+            views = {name: file.get_slice(name) for name in names}
+            if any_type:
+                return {name: tuple(view.get_shape()) for name, view in views.items()}
+            return {name: _shape(path, name, view) for name, view in views.items()}
     except (SafetensorError, OSError, RuntimeError, ValueError) as error:
         raise _broken(path, error) from None
 

@@ -1,0 +1,178 @@
+"""From a Hugging Face folder to a model of transformers that is known to run right on our pool.
+
+    config -> refused by what it says?  -> weights -> refused by its class?  -> probed -> compared
+
+Code that comes with a model is never run, and weights are read from safetensors alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmlang.errors import ModelError, quote
+from lmlang.runtime.models import hf_parity
+from lmlang.runtime.models.hf import HFModel
+from lmlang.runtime.models.hf_config import read_json
+from lmlang.runtime.models.hf_interface import AttentionDoor
+from lmlang.runtime.models.hf_probe import probe
+from lmlang.runtime.models.hf_refusals import Refused, check_class, check_config, longest_context
+from lmlang.runtime.models.safetensors_file import open_safetensors
+
+log = logging.getLogger("lmlang")
+
+INSTALL = 'pip install "lmlang[hf]"'
+
+
+def load_hf(folder: Path, dtype: torch.dtype, device: torch.device | None = None) -> HFModel:
+    """Load a causal language model through transformers.
+
+    Args:
+        folder: With config.json and safetensors files.
+        dtype: Of the weights: float32, bfloat16 or float16.
+        device: Where they go; None is the CPU.
+
+    Raises:
+        ModelError: transformers is missing, a file is missing or broken, or the model is of a kind
+            that cannot run right; the message says which and why.
+    """
+    try:
+        import transformers  # noqa: F401 - whether it is there
+    except ImportError as error:
+        raise ModelError(
+            f"{folder} is of no type that lmlang runs by itself, and others need the package "
+            f"transformers: `{INSTALL}`, or give another model."
+        ) from error
+    open_safetensors(folder, any_type=True)
+    path = folder / "config.json"
+    try:
+        config = _config(path)
+        return opened(_weights(folder, config, dtype).to(device or "cpu"), path)
+    except Refused as refused:
+        raise ModelError(f"{path}: {_refusal(path, refused)}") from None
+
+
+def opened(model: Any, config_path: Path | None = None) -> HFModel:
+    """A model of transformers on our pool, looked at and compared with itself.
+
+    Args:
+        model: It, of a config that `check_config` takes.
+        config_path: Its config's file, by which the verdict is kept; None compares anew.
+
+    Raises:
+        Refused: It cannot run right.
+    """
+    model.eval()
+    check_class(model)
+    door = AttentionDoor()
+    made = HFModel(model, door, probe(model, door, longest_context(model.config)))
+    if config_path is None:
+        hf_parity.check_parity(made)
+        return made
+    key = hf_parity.verdict_key(config_path, made.dtype, made.device)
+    refused = hf_parity.remembered(key)
+    if refused is None:
+        try:
+            hf_parity.check_parity(made)
+            refused = ""
+        except Refused as found:
+            refused = str(found)
+        hf_parity.remember(key, refused)
+    if refused:
+        raise Refused(refused)
+    return made
+
+
+def _config(path: Path) -> Any:
+    """The object of a config.json; ModelError where transformers makes no language model of it.
+
+    Raises:
+        Refused: By what it says.
+    """
+    from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, __version__
+
+    said = read_json(path)
+    kind = said.get("model_type")
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        code = ", and code that comes with a model is never run" if "auto_map" in said else ""
+        raise ModelError(
+            f"{path} describes a model of the type {quote(str(kind))}, which neither lmlang nor "
+            f"transformers {__version__} knows{code}: update transformers, or give another model."
+        )
+    with _naming(path):
+        config = AutoConfig.from_pretrained(
+            path.parent, trust_remote_code=False, local_files_only=True
+        )
+    check_config(config)
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise Refused("transformers has no causal language model of its type")
+    return config
+
+
+def _weights(folder: Path, config: Any, dtype: torch.dtype) -> Any:
+    """The model of transformers, every weight of it from the folder; ModelError otherwise."""
+    from transformers import AutoModelForCausalLM
+
+    with _naming(folder), _no_progress_bars():
+        auto: Any = AutoModelForCausalLM
+        model, found = auto.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation="eager",
+            trust_remote_code=False,
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    absent = sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"])))
+    if absent:
+        more = f" and {len(absent) - 1:,} more" if len(absent) > 1 else ""
+        raise ModelError(
+            f"{folder} lacks the tensor {quote(absent[0])}{more}, or has it in another shape: it "
+            "is incomplete, fetch it anew."
+        )
+    if found["unexpected_keys"]:
+        log.warning("%s has tensors that its type of model does not use, such as %s", folder,
+                    sorted(found["unexpected_keys"])[0])  # fmt: skip
+    return model
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """What transformers cannot read, as a ModelError that names the file."""
+    try:
+        yield
+    except Exception as error:  # of any kind: it checks little, and fails where it stands
+        said = str(error).strip().splitlines()
+        raise ModelError(
+            f"{path}: transformers cannot open this model ({type(error).__name__}: "
+            f"{quote(said[0] if said else '')}): install what it asks for, or fetch the model anew."
+        ) from error
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    from transformers.utils import logging
+
+    bars: Any = logging
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            bars.enable_progress_bar()
+
+
+def _refusal(path: Path, refused: Refused) -> str:
+    kind = read_json(path).get("model_type")
+    return (
+        f"a model of the type {quote(str(kind))} cannot run on our cache: {refused}. Give another "
+        "model; docs/reference/models.md lists the types that run."
+    )

@@ -1,0 +1,170 @@
+"""Does a model of transformers say the same on our pool as by itself? Asked once a model.
+
+    A  [0 1 2 3 | 4 5 6 | 7]         prefilled in two chunks, then decoded
+    B  [0 1 2 3]  4'5'6'  7'         shares A's first slots; its own tokens beside A's last one
+    C             [0'']              another row in between
+
+No flag tells of everything that a layer may keep beside keys and values, or number by itself; so
+these rows are compared with the same weights under transformers' eager attention, each row whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmlang.errors import quote
+from lmlang.runtime.attention import AttentionPlan, plan_attention, run_attention
+from lmlang.runtime.cache.pool import KVPool
+from lmlang.runtime.models.causal import Inputs
+from lmlang.runtime.models.fetch import cache_folder
+from lmlang.runtime.models.hf import HFModel
+from lmlang.runtime.models.hf_refusals import Refused
+from lmlang.runtime.sharing import RowSlots
+
+log = logging.getLogger("lmlang")
+
+FORM = 1
+"""Raised whenever the check, or what is run, changes: verdicts of before are none."""
+TOKENS = 8
+SLOTS = 32
+TOLERANCES = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 8e-2}
+"""Of the distance between two rows of logits, relative to the length of the exact one. What is
+wrong is off by 0.05 and more in most models, and by more than float32's tolerance in all that were
+tried; what is right by 1e-6 in float32."""
+
+
+def check_parity(model: HFModel) -> None:
+    """Compare a model on our pool with itself.
+
+    Raises:
+        Refused: They differ, with the relative distance.
+    """
+    try:
+        distance = measure(model)
+    except Exception as error:  # of any kind: it is someone else's code in a use of our own
+        raise Refused(
+            f"it fails over cached prefixes ({type(error).__name__}: {quote(str(error)[:128])})"
+        ) from error
+    tolerance = TOLERANCES[model.dtype]
+    if not distance <= tolerance:  # NaN is refused too
+        raise Refused(
+            "its outputs in chunks over cached prefixes differ from those of whole rows (by "
+            f"{distance:.2g} of their length, {tolerance:g} is allowed): it keeps more than keys "
+            "and values, or numbers positions by itself"
+        )
+
+
+@torch.inference_mode()
+def measure(model: HFModel) -> float:
+    """The distance of logits on our pool to those of transformers, relative to the latter.
+
+    The largest of all tokens in float32. The middle one in shorter types, where a router of
+    experts may send a single token elsewhere for the last bit.
+    """
+    rows = _token_rows(model)
+    ours, exact = _on_our_pool(model, rows), _by_itself(model, rows)
+    ours, exact = (logits - logits.mean(-1, keepdim=True) for logits in (ours, exact))
+    distances = (ours - exact).norm(dim=-1) / exact.norm(dim=-1)
+    return float(distances.max() if model.dtype == torch.float32 else distances.median())
+
+
+def _token_rows(model: HFModel) -> Tensor:
+    """int64 [3, TOKENS]: A, B with A's first half, and C, none of them tokens with a meaning."""
+    config = model.module.config.to_dict()
+    special = {value for name, value in config.items() if name.endswith(("_token_id", "_index"))}
+    plain = np.setdiff1d(np.arange(model.vocab), [i for i in special if isinstance(i, int)])
+    rows = np.random.default_rng(0).choice(plain, (3, TOKENS))
+    rows[1, : TOKENS // 2] = rows[0, : TOKENS // 2]
+    return torch.from_numpy(rows).to(model.device)
+
+
+def _on_our_pool(model: HFModel, rows: Tensor) -> Tensor:
+    """Logits [17, vocab] of A, B and the first token of C, by the steps of the picture."""
+    kv_layers, device = model.kv_layers, model.device
+    pool = KVPool(kv_layers, SLOTS, model.dtype, device)
+    windows = tuple({layer.window for layer in kv_layers})
+    slots = np.arange(SLOTS)
+    tables = {0: slots[:TOKENS], 1: np.append(slots[: TOKENS // 2], slots[TOKENS:]), 2: slots[20:]}
+    found: dict[tuple[int, int], Tensor] = {}
+    steps = (((0, 0, 4),), ((2, 0, 1), (0, 4, 7)), ((0, 7, 8), (1, 4, 7)), ((1, 7, 8),))
+    for step in steps:
+        places = [(row, place) for row, begin, end in step for place in range(begin, end)]
+        row_slots, start = [], 0
+        for row, begin, end in step:
+            row_slots.append(RowSlots(start, end - begin, tables[row][:end]))
+            start += end - begin
+        plan = plan_attention(row_slots, device, windows)
+
+        def attend(
+            layer: int,
+            q: Tensor,
+            k: Tensor,
+            v: Tensor,
+            sinks: Tensor | None = None,
+            plan: AttentionPlan = plan,
+        ) -> Tensor:
+            return run_attention(plan, q, k, v, pool.layers[layer], kv_layers[layer], sinks)
+
+        of_row, positions = torch.tensor(places, device=device).T
+        inputs = Inputs(rows[of_row, positions], positions, torch.arange(start, device=device))
+        found |= zip(places, model.forward(inputs, attend), strict=True)
+    shared = {(1, place): found[0, place] for place in range(TOKENS // 2)}
+    return torch.stack([logits for _, logits in sorted((found | shared).items())])
+
+
+def _by_itself(model: HFModel, rows: Tensor) -> Tensor:
+    """The same logits under transformers' own attention, each row whole."""
+    parts = (rows[0], rows[1], rows[2, :1])
+    with model.plain():
+        whole = [model.module(input_ids=part[None], use_cache=False).logits[0] for part in parts]
+    return torch.cat(whole).float()
+
+
+# --------------------------------------------------------------------------- what was found before
+
+
+def remembered(key: str) -> str | None:
+    """Why a model was refused before; "" where it passed, None where it was not asked."""
+    try:
+        found = json.loads(_place(key).read_text(encoding="utf-8"))
+        reason = found["refused"]
+    except (OSError, ValueError, KeyError, TypeError):  # not there, or not as we write it
+        return None
+    return reason if isinstance(reason, str) else None
+
+
+def remember(key: str, refused: str) -> None:
+    """Keep a verdict for the next time; where that cannot be, the check is made again then."""
+    place = _place(key)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=place.parent, delete=False, encoding="utf-8"
+        ) as file:
+            json.dump({"refused": refused}, file)
+        os.replace(file.name, place)
+    except OSError as error:
+        log.info("the verdict on a model cannot be kept in %s: %s", place.parent, error)
+
+
+def verdict_key(config: Path, dtype: torch.dtype, device: torch.device) -> str:
+    """Of all that a verdict depends on: the config, versions, dtype, kind of device."""
+    import transformers
+
+    parts = (FORM, transformers.__version__, torch.__version__, dtype, device.type)
+    digest = hashlib.sha256(repr(parts).encode())
+    digest.update(config.read_bytes())
+    return digest.hexdigest()
+
+
+def _place(key: str) -> Path:
+    return cache_folder() / "transformers" / f"{key}.json"
