@@ -31,8 +31,9 @@ from torch import Tensor
 
 from lmlang.kernels import attention as kernels
 from lmlang.kernels.paged import PagedKV, store_kv
-from lmlang.runtime.cache.radix import IntArray, common_prefix
+from lmlang.runtime.cache.radix import IntArray
 from lmlang.runtime.shape import KVLayer
+from lmlang.runtime.sharing import RowSlots, share
 
 MIN_SHARED = 32
 """A shared stretch shorter than this is left to the rows: a call costs more than it saves."""
@@ -126,34 +127,6 @@ class AttentionPlan:
     parts: Mapping[int, Parts]
 
 
-@dataclass(frozen=True, slots=True)
-class RowSlots:
-    """A row as attention sees it: its queries in the batch, and the slots of its context.
-
-    Args:
-        start: Index of its first token in the batch.
-        count: Tokens that it computes.
-        table: int64 [context + count] slots of all its positions so far, these included.
-    """
-
-    start: int
-    count: int
-    table: IntArray
-
-    @property
-    def context(self) -> IntArray:
-        """Slots of all positions before its queries."""
-        return self.table[: len(self.table) - self.count]
-
-    def first_seen(self, window: int) -> int:
-        """The first position that its first query sees."""
-        return max(0, len(self.table) - self.count + 1 - window) if window else 0
-
-    def is_banded(self, window: int) -> bool:
-        """Whether its queries see different parts of what lies before them."""
-        return bool(window) and self.count > 1 and len(self.table) > window
-
-
 def plan_attention(
     rows: Seq[RowSlots], device: torch.device, windows: Seq[int] = (0,)
 ) -> AttentionPlan:
@@ -169,9 +142,12 @@ def plan_attention(
 
 
 def _plan(rows: Seq[RowSlots], device: torch.device, window: int) -> Parts:
-    spans: list[Span] = []
-    rest: dict[int, list[IntArray]] = {i: [] for i in range(len(rows))}
-    _share(rows, spans, rest, device, window)
+    members = [i for i, row in enumerate(rows) if not row.is_banded(window)]
+    stretches, rest = share(rows, members, window, lambda length, _: length >= MIN_SHARED)
+    spans = [
+        Span(_queries([rows[i] for i in stretch.rows], device), _index(stretch.slots, device))
+        for stretch in stretches
+    ]
     chunks: list[RowSlots] = []
     bands: list[Band] = []
     tails: list[tuple[int, IntArray]] = []
@@ -242,44 +218,6 @@ def run_attention(
             out[span.queries], lse[span.queries], *state
         )
     return out if sinks is None else kernels.apply_sinks(out, lse, sinks)
-
-
-def _share(
-    rows: Seq[RowSlots],
-    spans: list[Span],
-    rest: dict[int, list[IntArray]],
-    device: torch.device,
-    window: int,
-) -> None:
-    """Walk the trie of the rows' contexts; shared stretches go to spans, others to ``rest``.
-
-    Of a stretch, rows share what all that see any of it see; what some see more is their own.
-    """
-    seen = {i: row.first_seen(window) for i, row in enumerate(rows) if not row.is_banded(window)}
-    stack = [(list(seen), 0)]
-    while stack:
-        members, depth = stack.pop()
-        branches: dict[int, list[int]] = {}
-        for i in members:
-            context = rows[i].context
-            if len(context) > depth:
-                branches.setdefault(int(context[depth]), []).append(i)
-        for branch in branches.values():
-            first = rows[branch[0]].context
-            if len(branch) == 1:
-                rest[branch[0]].append(first[max(depth, seen[branch[0]]) :])
-                continue
-            end = depth + min(common_prefix(first[depth:], rows[i].context[depth:]) for i in branch)
-            sharing = [i for i in branch if seen[i] < end]
-            begin = max([depth, *(seen[i] for i in sharing)])
-            if end - begin >= MIN_SHARED and len(sharing) > 1:
-                queries = _queries([rows[i] for i in sharing], device)
-                spans.append(Span(queries, _index(first[begin:end], device)))
-            else:
-                begin = end
-            for i in sharing:
-                rest[i].append(first[max(depth, seen[i]) : begin])
-            stack.append((branch, end))
 
 
 def _bands(row: RowSlots, device: torch.device, window: int) -> list[Band]:

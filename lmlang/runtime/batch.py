@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmlang.runtime.attention import AttentionPlan, RowSlots, plan_attention
+from lmlang.runtime.attention import AttentionPlan, plan_attention
 from lmlang.runtime.cache.radix import IntArray
 from lmlang.runtime.exact_attention import ExactPlan, plan_exact
 from lmlang.runtime.scheduler import Plan
 from lmlang.runtime.sequence import PieceTask, Sequence
+from lmlang.runtime.sharing import RowSlots
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ from torch import Tensor
 
 from lmlang.kernels.attention import apply_sinks, attend_alone
 from lmlang.kernels.paged import PagedKV, store_kv
-from lmlang.runtime.attention import RowSlots
 from lmlang.runtime.cache.radix import IntArray
 from lmlang.runtime.shape import KVLayer
+from lmlang.runtime.sharing import RowSlots
 
 BLOCK = 128
 """Keys of a query come in multiples of so many."""

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from lmlang.kernels import attention
 from lmlang.kernels.paged import PagedKV
 from lmlang.runtime import attention as planning
-from lmlang.runtime.attention import AttentionPlan, RowSlots, plan_attention, run_attention
+from lmlang.runtime.attention import AttentionPlan, plan_attention, run_attention
 from lmlang.runtime.exact_attention import plan_exact, run_exact
 from lmlang.runtime.shape import KVLayer
+from lmlang.runtime.sharing import RowSlots
 
 SLOTS, KV_HEADS, SIZE = 400, 2, 8
 VALUE_SIZES = st.sampled_from([SIZE, SIZE, 3, 20])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmlang.protocol import Output, Prompt, Request, SamplingParams, ScoreRequest, Text
-from lmlang.runtime.attention import AttentionPlan, RowSlots, plan_attention
+from lmlang.runtime.attention import AttentionPlan, plan_attention
 from lmlang.runtime.batch import Batch
 from lmlang.runtime.cache.pool import KVPool
 from lmlang.runtime.exact_attention import ExactPlan, plan_exact
@@ -24,6 +24,7 @@ from lmlang.runtime.models.causal import CausalLM
 from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.models.opened import open_model
 from lmlang.runtime.shape import LayerKind, Rope
+from lmlang.runtime.sharing import RowSlots
 from tests.runtime import oracle
 from tests.tiny import tiny_model, tiny_shape, tiny_weights
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from lmlang.errors import ModelError
 from lmlang.protocol import Prompt, Request, SamplingParams, Text
-from lmlang.runtime.attention import RowSlots, plan_attention
+from lmlang.runtime.attention import plan_attention
 from lmlang.runtime.batch import Batch
 from lmlang.runtime.cache.pool import KVPool
 from lmlang.runtime.local import Runtime
@@ -22,6 +22,7 @@ from lmlang.runtime.model_runner import ModelRunner
 from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.models.loader import LoadedModel, load_folder, load_gguf
 from lmlang.runtime.shape import LayerKind, ModelShape, Rope
+from lmlang.runtime.sharing import RowSlots
 from tests.reference import greedy
 from tests.runtime.models.families import (
     ARCHITECTURES,
