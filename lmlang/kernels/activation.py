@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-from lmlang.kernels.forms import is_row_invariant
+from lmlang.kernels.forms import dispatch, is_row_invariant
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -25,6 +25,16 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     Returns:
         ``[T, intermediate]`` in the same dtype, new and contiguous.
     """
+    return dispatch("silu_mul", silu_mul_reference, gate_up)(gate_up)
+
+
+def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
+    """``gelu(gate) * up`` with gelu's tanh approximation; shapes as in `silu_mul`."""
+    return dispatch("gelu_tanh_mul", gelu_tanh_mul_reference, gate_up)(gate_up)
+
+
+def silu_mul_reference(gate_up: Tensor) -> Tensor:
+    """`silu_mul` in plain torch."""
     gate, up = gate_up.chunk(2, dim=-1)
     if is_row_invariant():
         wide = gate.float()
@@ -32,8 +42,8 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
 
 
-def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
-    """``gelu(gate) * up`` with gelu's tanh approximation; shapes as in `silu_mul`."""
+def gelu_tanh_mul_reference(gate_up: Tensor) -> Tensor:
+    """`gelu_tanh_mul` in plain torch."""
     gate, up = gate_up.chunk(2, dim=-1)
     if is_row_invariant():
         wide = gate.float()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lmlang.kernels.forms import dispatch
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Scale each row to a mean square of one, then by ``weight``.
@@ -12,16 +14,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     All of it happens in float32, whatever the dtypes of ``x`` and ``weight``.
 
     Args:
-        x: ``[..., hidden]``, read only.
-        weight: ``[hidden]``, or any shape that broadcasts to that of ``x``.
+        x: ``[T, hidden]`` or ``[T, heads, hidden]``, read only.
+        weight: ``[hidden]``, or for each head ``[heads, hidden]``.
         eps: Added to the mean square.
 
     Returns:
-        ``[..., hidden]`` in the dtype of ``x``, new.
+        In the shape and dtype of ``x``, new.
     """
-    wide = x.float()
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(eps))
-    return (wide * scale).mul_(weight).to(x.dtype)
+    return dispatch("rms_norm", rms_norm_reference, x)(x, weight, eps)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -36,5 +36,40 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
     Returns:
         ``[T, hidden]`` in the dtype of ``residual``, new.
     """
+    return dispatch("add_rms_norm", add_rms_norm_reference, x)(x, residual, weight, eps)
+
+
+def add_rms_norm_at(x: Tensor, residual: Tensor, at: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`add_rms_norm` of some rows only, gathered on the way: those whose logits are wanted.
+
+    Args:
+        x: ``[T, hidden]``, read only.
+        residual: ``[T, hidden]``, read only.
+        at: ``[K]`` int64, the rows.
+        weight: ``[hidden]``.
+        eps: Added to the mean square.
+
+    Returns:
+        ``[K, hidden]`` in the dtype of ``residual``, new.
+    """
+    return dispatch("add_rms_norm_at", add_rms_norm_at_reference, x)(x, residual, at, weight, eps)
+
+
+def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`rms_norm` in plain torch; ``weight`` may have any shape that broadcasts to that of ``x``."""
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(eps))
+    return (wide * scale).mul_(weight).to(x.dtype)
+
+
+def add_rms_norm_reference(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`add_rms_norm` in plain torch."""
     residual.add_(x)
-    return rms_norm(residual, weight, eps)
+    return rms_norm_reference(residual, weight, eps)
+
+
+def add_rms_norm_at_reference(
+    x: Tensor, residual: Tensor, at: Tensor, weight: Tensor, eps: float
+) -> Tensor:
+    """`add_rms_norm_at` in plain torch."""
+    return rms_norm_reference(residual[at].add_(x[at]), weight, eps)

@@ -14,6 +14,9 @@ import math
 import torch
 from torch import Tensor
 
+from lmlang.kernels.forms import dispatch
+from lmlang.kernels.paged import PagedKV, store_reference
+
 
 def rope_frequencies(head_dim: int, theta: float) -> Tensor:
     """Angle per position of each pair: ``theta ** (-2i / head_dim)``, float32 ``[head_dim/2]``."""
@@ -102,8 +105,51 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> None:
         cos: ``[T, 1, head_dim/2]`` in the dtype of ``x``.
         sin: Like ``cos``.
     """
+    dispatch("apply_rope", apply_rope_reference, x)(x, cos, sin)
+
+
+def rope_store(
+    qkv: Tensor, cos: Tensor, sin: Tensor, heads: int, kv: PagedKV, slots: Tensor
+) -> None:
+    """Turn queries and keys in place, and write keys and values to their slots, in one pass.
+
+    It is `apply_rope` of the first ``heads + Hkv`` heads, then `lmlang.kernels.paged.store_kv`.
+
+    Args:
+        qkv: ``[T, heads + 2 * Hkv, D]``: queries, keys, values; **written**.
+        cos: ``[T, 1, D/2]`` in the dtype of ``qkv``.
+        sin: Like ``cos``.
+        heads: Of the queries.
+        kv: One layer of the pool, keys and values of size D; **written**, as int8 with new scales
+            where it is int8.
+        slots: ``[T]`` int64 or int32.
+    """
+    run = dispatch("rope_store", rope_store_reference, qkv)
+    run(qkv, cos, sin, heads, slots, kv.k, kv.v, kv.k_scale, kv.v_scale)
+
+
+def apply_rope_reference(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """`apply_rope` in plain torch."""
     half = x.shape[-1] // 2
     first, second = x[..., :half], x[..., half:]
     turned = first * sin
     first.mul_(cos).addcmul_(second, sin, value=-1.0)
     second.mul_(cos).add_(turned)
+
+
+def rope_store_reference(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    heads: int,
+    slots: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> None:
+    """`rope_store` in plain torch, with the tensors of the pool one by one."""
+    kv_heads = k.shape[1]
+    apply_rope_reference(qkv[:, : heads + kv_heads], cos, sin)
+    new = qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
+    store_reference(slots, *new, k, v, k_scale, v_scale)
