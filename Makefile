@@ -9,13 +9,16 @@ RUN := $(VENV)/bin/python
 # SGLang's own frontend, which the tests run against the server.
 SGLANG := $(VENV)/sglang-0.4.10.post2 $(VENV)/sglang-0.5.10
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test hf check format bench clean
 
 demo: $(VENV)/installed
 	$(RUN) -m lmlang demo
 
 test: $(VENV)/installed-test | $(SGLANG)
 	$(RUN) -m pytest
+
+hf: $(VENV)/installed-test
+	$(RUN) -m pytest tests/models -m hf
 
 check: $(VENV)/installed-test
 	$(RUN) -m ruff format --check .

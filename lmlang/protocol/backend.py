@@ -24,6 +24,8 @@ class BackendInfo:
         has_tokens: Whether `Backend.encode` gives token ids.
         has_vision: Whether prompts may hold an `Image`.
         thinking: The tokens that begin and end the model's reasoning; None: it has none.
+        implementation: Whose code computes the model: "native" (ours) or "transformers"; None
+            where unknown.
     """
 
     model: str
@@ -32,6 +34,7 @@ class BackendInfo:
     has_tokens: bool = True
     has_vision: bool = False
     thinking: tuple[int, int] | None = None
+    implementation: str | None = None
 
 
 class Backend(Protocol):

@@ -25,6 +25,7 @@ SPELLINGS = {
     "schedule_policy": "policy",
     "random_seed": "seed",
     "speculative_algorithm": "speculative",
+    "model_impl": "implementation",
 }
 """SGLang's name to ours. (mem_fraction_static is a share of all memory there, of the free memory
 here.)"""
@@ -75,6 +76,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "policy": POLICIES,
     "eviction": ("program", "lru"),
     "speculative": ("ngram",),
+    "implementation": ("auto", "native", "transformers"),
 }
 """What parameters of a few words may be."""
 
@@ -90,6 +92,7 @@ class RuntimeConfig:
 
     model: str | os.PathLike[str] | None = None
     dtype: str = "auto"
+    implementation: str = "auto"
     revision: str | None = None
     offline: bool = False
     kv_tokens: int | None = None

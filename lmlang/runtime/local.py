@@ -23,6 +23,7 @@ from lmlang.errors import (
     LMLangError,
     ModelError,
     ProgramError,
+    quote,
 )
 from lmlang.grammar.compiler import Compiler, Grammar
 from lmlang.grammar.spec import Spec
@@ -71,6 +72,9 @@ class Runtime:
             safetensors, config.json and tokenizer.json; or a name on the Hugging Face hub.
         dtype: "float32", "bfloat16" or "float16" of weights, keys and values. None ("auto") is
             float32 on a CPU: exact, and the reference.
+        implementation: Whose code computes the model: "native", "transformers" (any causal
+            language model, at its speed; see `lmlang.runtime.models.hf`), or None ("auto") for
+            the native one where there is one. `info` says which it is.
         revision: Of a model on the hub.
         offline: Take a hub's model from the local cache only.
         kv_tokens: Slots of the KV pool, one a token; None takes ``memory_fraction`` of the free
@@ -107,6 +111,7 @@ class Runtime:
         model: str | os.PathLike[str] | None = None,
         *,
         dtype: str | None = None,
+        implementation: str | None = None,
         revision: str | None = None,
         offline: bool | None = None,
         kv_tokens: int | None = None,
@@ -129,7 +134,11 @@ class Runtime:
         given = {f.name: named[f.name] for f in fields(RuntimeConfig) if named[f.name] is not None}
         config = RuntimeConfig.of(given | others)
         opened = open_model(
-            config.model, dtype=config.dtype, revision=config.revision, offline=config.offline
+            config.model,
+            dtype=config.dtype,
+            revision=config.revision,
+            offline=config.offline,
+            implementation=config.implementation,
         )
         if config.chat_template is not None:
             opened = opened.with_template(config.chat_template)
@@ -151,6 +160,12 @@ class Runtime:
 
     def _start(self, opened: OpenedModel, config: RuntimeConfig) -> None:
         model = opened.model
+        if config.deterministic and opened.implementation != "native":
+            raise ProgramError(
+                "deterministic=True fixes the order of our own sums, and "
+                f"{quote(opened.name)} is computed by {opened.implementation}: leave it out, or "
+                "give a model that runs natively."
+            )
         slot_bytes = bytes_per_slot(model.kv_layers, model.dtype)
         slots = config.kv_tokens or _default_kv_tokens(slot_bytes, config.memory_fraction)
         host_slots = int(config.host_kv_gb * 2**30) // slot_bytes
@@ -338,6 +353,7 @@ class Runtime:
             self._opened.name,
             min(self._opened.model.max_positions, self._kv_tokens),
             thinking=None if None in marks else marks,  # type: ignore[arg-type]
+            implementation=self._opened.implementation,
         )
 
     def flush_cache(self) -> None:

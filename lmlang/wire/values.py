@@ -235,6 +235,7 @@ REQUEST = short_record(
         "provenance": FLAG,
         "processor": Form(_write_processor, _read_processor),
         "resumed": IDS,
+        "lora": optional(TEXT),
     },
 )
 SCORE_REQUEST = short_record(
@@ -246,6 +247,7 @@ SCORE_REQUEST = short_record(
         "tag": _TAG,
         "unconditional": FLAG,
         "namespace": TEXT,
+        "lora": optional(TEXT),
     },
 )
 
@@ -320,5 +322,6 @@ INFO = short_record(
         "has_tokens": FLAG,
         "has_vision": FLAG,
         "thinking": optional(pair(ID, ID)),
+        "implementation": optional(TEXT),
     },
 )

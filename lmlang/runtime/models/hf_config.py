@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lmlang.errors import ModelError, quote
-from lmlang.runtime.models.metadata import Metadata
+from lmlang.runtime.models.metadata import Metadata, NotNative
 from lmlang.runtime.shape import LayerKind, ModelShape, Rope, check_size
 
 MAX_JSON_BYTES = 64 << 20
@@ -105,12 +105,13 @@ def hf_shape(path: Path, config: Mapping[str, Any]) -> ModelShape:
         config: What it holds.
 
     Raises:
-        ModelError: It is of an unknown type or variant, or says what cannot be.
+        NotNative: It is of a type or variant that the native family has not.
+        ModelError: It says what cannot be.
     """
     said = Metadata(path, config)
     name = said.get("model_type", str)
     if name not in FAMILIES:
-        raise ModelError(
+        raise NotNative(
             f"{path} describes a model of the type {quote(name)}, and only {', '.join(FAMILIES)} "
             "can be run: give one of these."
         )

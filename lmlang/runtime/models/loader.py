@@ -156,7 +156,7 @@ def _naming(path: Path, make: Callable[[], ModelShape]) -> ModelShape:
     except ModelError as error:
         if str(path) in str(error):
             raise
-        raise ModelError(f"{path}: {error}") from None
+        raise type(error)(f"{path}: {error}") from None
 
 
 def _gather(

@@ -10,6 +10,12 @@ from typing import Any, TypeVar
 from lmlang.errors import ModelError
 
 T = TypeVar("T")
+
+
+class NotNative(ModelError):
+    """A type or a variant of models that the native family has not; another code may run it."""
+
+
 HUGE = 1 << 63
 
 
@@ -78,9 +84,9 @@ class Metadata:
             f"{rule}: the file is damaged or not supported."
         )
 
-    def refuse(self, what: str) -> ModelError:
+    def refuse(self, what: str) -> NotNative:
         """The error for a variant that cannot be run."""
-        return ModelError(f"{self.path} has {what}, which cannot be run: give another model.")
+        return NotNative(f"{self.path} has {what}, which cannot be run: give another model.")
 
     def name(self, key: str) -> str:
         """A key as messages write it."""

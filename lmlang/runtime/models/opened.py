@@ -16,9 +16,12 @@ from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.chat_templates import resolve_chat_template
 from lmlang.runtime.models.causal import CausalLM
 from lmlang.runtime.models.fetch import find_embedded_model, model_file
+from lmlang.runtime.models.hf import HFModel
+from lmlang.runtime.models.hf_loader import load_hf
 from lmlang.runtime.models.hub import hub_folder, is_hub_name
 from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.models.loader import LoadedModel, load_folder, load_gguf
+from lmlang.runtime.models.metadata import NotNative
 from lmlang.runtime.tokenizer import Tokenizer
 from lmlang.runtime.tokenizer_json import folder_json
 
@@ -44,6 +47,11 @@ class OpenedModel:
     tokenizer: Tokenizer
     template: ChatTemplate
 
+    @property
+    def implementation(self) -> str:
+        """Whose code computes it: "native" (ours) or "transformers"."""
+        return "transformers" if isinstance(self.model, HFModel) else "native"
+
     def with_template(self, spec: str | os.PathLike[str]) -> OpenedModel:
         """The same model under another chat template: a name, a path or Jinja.
 
@@ -58,7 +66,7 @@ Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
 """Name, size and time of every file that a model is read from."""
 
 _opening = threading.Lock()
-_opened: weakref.WeakValueDictionary[tuple[str, str, Stamp], OpenedModel] = (
+_opened: weakref.WeakValueDictionary[tuple[str, str, str, Stamp], OpenedModel] = (
     weakref.WeakValueDictionary()
 )
 
@@ -69,6 +77,7 @@ def open_model(
     dtype: str = "float32",
     revision: str | None = None,
     offline: bool = False,
+    implementation: str = "auto",
 ) -> OpenedModel:
     """Load a model; one that is already in memory is shared. Code of a model is never run.
 
@@ -79,6 +88,8 @@ def open_model(
         dtype: Of the weights: "float32" (which "auto" is too), "bfloat16" or "float16".
         revision: Branch, tag or commit of a model on the hub.
         offline: Look for a model of the hub in its cache on this machine alone.
+        implementation: Whose code computes it: "native", "transformers", or "auto" for the native
+            one where there is one.
 
     Raises:
         ModelError: It cannot be found or read, or is of a kind that cannot be run.
@@ -91,11 +102,11 @@ def open_model(
     path = _find(named, revision, offline)
     name = named if isinstance(named, str) and is_hub_name(named) else path.name
     with _opening:
-        key = (str(path.resolve()), dtype, _stamp(path))
+        key = (str(path.resolve()), dtype, implementation, _stamp(path))
         found = _opened.get(key)
         if found is None:
             load = _load_folder if path.is_dir() else _load_gguf
-            found = _opened[key] = load(path, str(name), DTYPES[dtype])
+            found = _opened[key] = load(path, str(name), DTYPES[dtype], implementation)
         return found
 
 
@@ -124,24 +135,44 @@ def _stamp(path: Path) -> Stamp:
     return tuple([(name, status.st_size, status.st_mtime_ns) for name, status in stats])
 
 
-def _load_gguf(path: Path, name: str, dtype: torch.dtype) -> OpenedModel:
+def _load_gguf(path: Path, name: str, dtype: torch.dtype, implementation: str) -> OpenedModel:
+    if implementation == "transformers":
+        raise ProgramError(
+            "implementation='transformers' is for folders with safetensors, and "
+            f"{quote(str(path))} is a GGUF file, which runs natively: leave it out."
+        )
     loaded = load_gguf(path, dtype)
     tokenizer = Tokenizer.from_gguf(loaded.metadata)
     source = loaded.metadata.get("tokenizer.chat_template")
-    return _made(name, loaded, tokenizer, source if isinstance(source, str) else None)
+    return _made(name, _native(loaded), tokenizer, source if isinstance(source, str) else None)
 
 
-def _load_folder(path: Path, name: str, dtype: torch.dtype) -> OpenedModel:
+def _load_folder(path: Path, name: str, dtype: torch.dtype, implementation: str) -> OpenedModel:
     if not (path / "config.json").exists():
         raise ModelError(f"{path} has no config.json: give the folder of a whole model.")
     tokenizer = Tokenizer.from_folder(path)  # first: it is the quicker one to be refused
     source = _folder_template(path)
-    return _made(name, load_folder(path, dtype), tokenizer, source)
+    return _made(name, _folder_model(path, dtype, implementation), tokenizer, source)
 
 
-def _made(name: str, loaded: LoadedModel, tokenizer: Tokenizer, source: str | None) -> OpenedModel:
-    tokenizer = tokenizer.fitted(loaded.shape.vocab)
-    model = LlamaModel(loaded.shape, loaded.weights)
+def _folder_model(path: Path, dtype: torch.dtype, implementation: str) -> CausalLM:
+    """The model of a folder, by our own code where that has its type."""
+    if implementation == "transformers":
+        return load_hf(path, dtype)
+    try:
+        return _native(load_folder(path, dtype))
+    except NotNative:
+        if implementation == "native":
+            raise
+    return load_hf(path, dtype)
+
+
+def _native(loaded: LoadedModel) -> LlamaModel:
+    return LlamaModel(loaded.shape, loaded.weights)
+
+
+def _made(name: str, model: CausalLM, tokenizer: Tokenizer, source: str | None) -> OpenedModel:
+    tokenizer = tokenizer.fitted(model.vocab)
     return OpenedModel(name, model, tokenizer, _template(source, tokenizer))
 
 
