@@ -32,6 +32,8 @@ MAX_TOP_LOGPROBS = 100
 """Likeliest tokens reported beside each token."""
 MAX_TOKEN_IDS = 1_024
 """Entries of one stop_token_ids or logit_bias."""
+MAX_NAME_CHARACTERS = 256
+"""Characters of an adapter's name."""
 
 
 def integer(name: str, value: object, low: int, high: int) -> int:
@@ -71,6 +73,22 @@ def boolean(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ProgramTypeError(
             f"{name}={_shown(value)} must be True or False, not {type(value).__name__}."
+        )
+    return value
+
+
+def adapter(name: str, value: object) -> str | None:
+    """The name of an adapter, or None for none."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ProgramTypeError(
+            f"{name}={_shown(value)} must be the name of an adapter, not {type(value).__name__}."
+        )
+    if not 0 < len(value) <= MAX_NAME_CHARACTERS:
+        raise ProgramError(
+            f"{name}={_shown(value)} has {len(value):,} characters: a name has 1 to "
+            f"{MAX_NAME_CHARACTERS}."
         )
     return value
 

@@ -37,7 +37,8 @@ class Sequence:
         growth: Tokens that may follow the prompt, one more where the last may not be sampled.
         task: What to do with the logits.
         tag: Where the request comes from.
-        namespace: Whose cache it may use.
+        namespace: Whose cache it may use; of an adapter one of its own.
+        lora: The adapter that acts on the model; None: none does.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Sequence:
         *,
         tag: Tag = NO_TAG,
         namespace: str = "",
+        lora: str | None = None,
     ) -> None:
         self.prompt = prompt
         self.first_logit = first_logit
@@ -56,6 +58,7 @@ class Sequence:
         self.task = task
         self.tag = tag
         self.namespace = namespace
+        self.lora = lora
         self.generated: list[int] = []
         self.computed = 0
         self.reached = 0
@@ -189,7 +192,9 @@ class PieceTask:
 Task = GenerateTask | PieceTask
 
 
-def score_sequence(job: ScoreJob, size: int, tag: Tag, namespace: str) -> Sequence:
+def score_sequence(
+    job: ScoreJob, size: int, tag: Tag, namespace: str, lora: str | None = None
+) -> Sequence:
     """The first sequence of a job, with the others in its task; each has ``size`` nodes at most."""
     made: list[Sequence] = []
     stem, nothing = job.stem, job.stem[:0]
@@ -197,10 +202,10 @@ def score_sequence(job: ScoreJob, size: int, tag: Tag, namespace: str) -> Sequen
         first = number == 0
         behind = PieceTask(job, piece, first)
         first_logit = len(stem) - 1 if first else len(stem) + piece.copied
-        made.append(_piece(stem, first_logit, behind, tag, namespace))
+        made.append(_piece(stem, first_logit, behind, tag, namespace, lora))
         if job.alone and len(piece.tokens):
             apart = PieceTask(job, piece, alone=True)
-            made.append(_piece(nothing, piece.copied, apart, tag, namespace))
+            made.append(_piece(nothing, piece.copied, apart, tag, namespace, lora))
     job.pieces_left = len(made)
     task = made[0].task
     assert isinstance(task, PieceTask)
@@ -208,6 +213,13 @@ def score_sequence(job: ScoreJob, size: int, tag: Tag, namespace: str) -> Sequen
     return made[0]
 
 
-def _piece(stem: IntArray, first_logit: int, task: PieceTask, tag: Tag, namespace: str) -> Sequence:
+def _piece(
+    stem: IntArray,
+    first_logit: int,
+    task: PieceTask,
+    tag: Tag,
+    namespace: str,
+    lora: str | None,
+) -> Sequence:
     tokens = np.concatenate([stem, task.piece.tokens])
-    return Sequence(tokens, first_logit, 0, task, tag=tag, namespace=namespace)
+    return Sequence(tokens, first_logit, 0, task, tag=tag, namespace=namespace, lora=lora)
