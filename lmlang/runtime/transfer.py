@@ -53,6 +53,11 @@ class Transfer:
         np.concatenate([wide[:0], *parts], out=wide)
         return self._there[start:end].view(torch.int64)
 
+    def put_last(self, *parts: IntArray) -> Tensor:
+        """As `put`, and the view reaches to the buffer's end, over what nobody has written."""
+        start = self.put(*parts).storage_offset()
+        return self._there[start:]
+
     def send(self) -> None:
         """Copy it all, on the current stream; returns before it has arrived."""
         if self._there is not self._host:

@@ -1,0 +1,48 @@
+"""Which device a runtime computes on, and how much of its memory is free."""
+
+from __future__ import annotations
+
+import psutil
+import torch
+
+from lmlang.errors import ModelError
+
+
+def device_of(name: str) -> torch.device:
+    """The device that a user names.
+
+    Args:
+        name: "cpu", "cuda" or "cuda:N", or "auto": the first GPU, and the CPU where there is none.
+
+    Raises:
+        ModelError: A GPU is asked for that is not there.
+    """
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    index = int(name.partition(":")[2] or 0)
+    mend = "or leave device= out to compute on the CPU."
+    if torch.version.cuda is None:
+        raise ModelError(
+            f"device={name!r} asks for a GPU, and torch {torch.__version__} is built without "
+            f"CUDA: install a build with CUDA, {mend}"
+        )
+    if not torch.cuda.is_available():
+        raise ModelError(
+            f"device={name!r} asks for a GPU, and torch finds none with a driver for CUDA "
+            f"{torch.version.cuda}: see nvidia-smi, {mend}"
+        )
+    there = torch.cuda.device_count()
+    if index >= there:
+        raise ModelError(
+            f"device={name!r} asks for GPU {index}, and this machine has {there:,}, counted from "
+            f"0: give one of these, {mend}"
+        )
+    return torch.device("cuda", index)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes of a device's memory that are free, those that torch keeps for later among them."""
+    if device.type == "cuda":
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
+    return int(psutil.virtual_memory().available)

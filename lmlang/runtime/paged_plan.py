@@ -1,0 +1,300 @@
+"""Plans attention on a device once per batch, in one transfer, and runs the plan in every layer.
+
+Every row has a table: the slots of its context, then those of its own tokens. All tables of a
+batch lie one behind the other; everything else says where something begins.
+
+    rows of one token     one call, each row over its table                       (paged_decode)
+    rows of more          one call, ragged and causal                             (paged_prefill)
+    a shared stretch      out of its rows' tables, attended once for all of them  (paged_shared)
+
+    table   [ row 0: ·····> | row 1: ···> | row 2: ·······>> | stretch ███████ | stretch ▓▓▓▓ ]
+
+The stretches that are shared stand in levels: of one level, every query is in at most one stretch,
+so that a level is one call and one merge. A layer's window is kept by the kernels, which count
+table entries; rows from whose tables something was taken out see all that is left.
+
+Source: Ye et al., "Cascade Inference: Memory Bandwidth Efficient Shared Prefix Batch Decoding"
+(2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmlang.kernels.attention import apply_sinks
+from lmlang.kernels.paged import PagedKV, store_kv
+from lmlang.kernels.paged_attention import (
+    merge_states,
+    paged_decode,
+    paged_prefill,
+    paged_shared,
+)
+from lmlang.runtime.cache.radix import IntArray
+from lmlang.runtime.shape import KVLayer
+from lmlang.runtime.sharing import RowSlots, Stretch, share
+from lmlang.runtime.transfer import Transfer
+
+MIN_SAVED = 8_192
+"""Slots that need not be read, the first row's not counted, from which on a stretch is shared.
+
+Not measured yet: what a call and a merge of a few microseconds cost a model of 8 key heads.
+"""
+MAX_SHARED_CHUNK = 64
+"""Longer chunks share nothing: their own queries read each slot often enough."""
+MAX_LEVELS = 2
+"""Of shared stretches; what is deeper is left to the rows."""
+
+Index = Tensor | slice
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of queries, each over its table.
+
+    Args:
+        queries: All of them, n places in the batch.
+        starts: int32 [R+1], where a row's queries begin in these n; None where each has one.
+        table_starts: int32 [R+1], where its table begins.
+    """
+
+    queries: Index
+    starts: Tensor | None
+    table_starts: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Groups of queries that share a stretch each.
+
+    Args:
+        queries: int32 [M], places in the batch, each at most once.
+        starts: int32 [G+1], where a group begins in these M.
+        table_starts: int32 [G+1], where its stretch begins in the table; it may be empty.
+    """
+
+    queries: Tensor
+    starts: Tensor
+    table_starts: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PagedParts:
+    """Every query is in one of the rows, and in any number of levels."""
+
+    rows: tuple[Rows, ...]
+    levels: tuple[Level, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PagedPlan:
+    """How one batch attends; `AttentionPlan`'s form for devices.
+
+    Args:
+        stores: int64 [T], the slot of each token.
+        table: int32 [N], all tables and stretches, and then what means nothing.
+        parts: Who attends to what, for each window of the model's layers.
+    """
+
+    stores: Tensor
+    table: Tensor
+    parts: Mapping[int, PagedParts]
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """How many levels each window has."""
+        return tuple(len(parts.levels) for parts in self.parts.values())
+
+
+def paged_words(rows: Seq[RowSlots], windows: Seq[int]) -> int:
+    """int32 words of a transfer that `plan_paged` needs at most."""
+    tokens = sum(row.count for row in rows)
+    tables = sum(len(row.table) for row in rows)
+    each = 2 * tokens + 4 * len(rows) + MAX_LEVELS * (2 * tokens + 2 * len(rows) + 8) + 16
+    return 2 * tokens + (1 + len(windows)) * (each + tables)
+
+
+def plan_paged(
+    rows: Seq[RowSlots], transfer: Transfer, windows: Seq[int] = (0,), *, even: bool = False
+) -> PagedPlan:
+    """The plan for these rows in layers of these windows; its numbers go by the transfer.
+
+    Args:
+        rows: Of a batch, in order: their queries are all its tokens.
+        transfer: With room for `paged_words`; whoever made it sends it.
+        windows: Of the model's layers.
+        even: Rows of one token each: the sizes of all but the table shall depend on nothing but
+            the numbers of rows and levels, so that a recorded pass can be run with other numbers.
+    """
+    stores = transfer.put_wide(*(row.own for row in rows))
+    tables = _Tables()
+    whole: tuple[Rows, ...] | None = None
+    made: dict[int, PagedParts] = {}
+    for window in windows:
+        levels, cut = _shared(rows, window)
+        if levels:
+            own = _rows(rows, cut, tables, transfer)
+            made[window] = PagedParts(
+                own, tuple(_level(level, rows, tables, transfer, even=even) for level in levels)
+            )
+            continue
+        if whole is None:
+            whole = _rows(rows, [row.table for row in rows], tables, transfer)
+        made[window] = PagedParts(whole, ())
+    return PagedPlan(stores, transfer.put_last(*tables.parts), made)
+
+
+def run_paged(
+    plan: PagedPlan,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kv: PagedKV,
+    layer: KVLayer,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """One layer: store the new keys and values, then attend; as `run_attention`, the CPU's form.
+
+    Args:
+        plan: For these T tokens, and a window that the layer has.
+        q: [T, H, Dk].
+        k: [T, Hkv, Dk].
+        v: [T, Hkv, Dv].
+        kv: The layer's pool; written in place.
+        layer: What its attention is like.
+        sinks: [H], where it has sinks.
+
+    Returns:
+        [T, H, Dv].
+    """
+    store_kv(kv, plan.stores, k, v)
+    parts = plan.parts[layer.window]
+    states = [_attend(rows, q, kv, plan.table, layer) for rows in parts.rows]
+    out, lse = states[0]
+    if len(states) > 1:
+        out = q.new_empty(*q.shape[:2], v.shape[2])
+        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+        for rows, (part, its_lse) in zip(parts.rows, states, strict=True):
+            out[rows.queries], lse[rows.queries] = part, its_lse
+    for level in parts.levels:
+        groups = (level.queries, level.starts)
+        state = paged_shared(
+            q, *groups, kv, plan.table, level.table_starts, layer.scale, layer.softcap
+        )
+        merge_states(out, lse, *state, level.queries)
+    return out if sinks is None else apply_sinks(out, lse, sinks)
+
+
+def _attend(
+    rows: Rows, q: Tensor, kv: PagedKV, table: Tensor, layer: KVLayer
+) -> tuple[Tensor, Tensor]:
+    """The state of some rows over their tables."""
+    q, starts = q[rows.queries], rows.table_starts
+    scale, window, softcap = layer.scale, layer.window, layer.softcap
+    if rows.starts is None:
+        return paged_decode(q, kv, table, starts, scale, window, softcap)
+    return paged_prefill(q, kv, rows.starts, table, starts, scale, window, softcap)
+
+
+class _Tables:
+    """Tables one behind the other, as they come."""
+
+    def __init__(self) -> None:
+        self.parts: list[IntArray] = []
+        self._length = 0
+
+    def add(self, slots: Seq[IntArray]) -> IntArray:
+        """Where each begins, and where the last one ends."""
+        starts = self._length + _starts([len(each) for each in slots])
+        self.parts += slots
+        self._length = int(starts[-1])
+        return starts
+
+
+def _starts(lengths: Seq[int]) -> IntArray:
+    return np.concatenate([[0], np.cumsum(np.array(lengths, dtype=np.int64))])
+
+
+def _shared(rows: Seq[RowSlots], window: int) -> tuple[list[list[Stretch]], list[IntArray]]:
+    """What rows share, in levels, and every row's table without it."""
+    members = [
+        i
+        for i, row in enumerate(rows)
+        if row.count <= MAX_SHARED_CHUNK and not row.is_banded(window)
+    ]
+    if sum(len(rows[i].context) for i in members) < MIN_SAVED:
+        return [], []
+    stretches, rest = share(
+        rows, members, window, lambda length, sharers: length * (sharers - 1) >= MIN_SAVED
+    )
+    levels: list[list[Stretch]] = []
+    for stretch in sorted(stretches, key=lambda s: -len(s.slots) * (len(s.rows) - 1)):
+        level = next((level for level in levels if not _meet(stretch, level)), None)
+        if level is not None:
+            level.append(stretch)
+        elif len(levels) < MAX_LEVELS:
+            levels.append([stretch])
+        else:
+            for i in stretch.rows:
+                rest[i].append(stretch.slots)
+    tables = [
+        np.concatenate([*rest[i], row.own]) if i in rest else row.table
+        for i, row in enumerate(rows)
+    ]
+    return levels, tables
+
+
+def _meet(stretch: Stretch, level: list[Stretch]) -> bool:
+    """Whether a stretch and one of a level have a row in common."""
+    return any(not set(other.rows).isdisjoint(stretch.rows) for other in level)
+
+
+def _level(
+    stretches: list[Stretch],
+    rows: Seq[RowSlots],
+    tables: _Tables,
+    transfer: Transfer,
+    *,
+    even: bool,
+) -> Level:
+    """One level; an even one has all queries, half as many groups, and what is too much is empty.
+
+    Queries without a stretch are then a group of nothing, the first after those with one.
+    """
+    groups = [np.concatenate([rows[i].queries for i in stretch.rows]) for stretch in stretches]
+    slots = [stretch.slots for stretch in stretches]
+    if even:
+        left = np.delete(np.arange(len(rows)), np.concatenate(groups))
+        spare = len(rows) // 2 - len(groups)
+        nothing = left[:0]
+        groups += [left, *[nothing] * spare]
+        slots += [nothing] * (spare + 1)
+    return Level(
+        transfer.put(*groups),
+        transfer.put(_starts([len(group) for group in groups])),
+        transfer.put(tables.add(slots)),
+    )
+
+
+def _rows(
+    rows: Seq[RowSlots], slots: Seq[IntArray], tables: _Tables, transfer: Transfer
+) -> tuple[Rows, ...]:
+    """Rows of one token, and those of more."""
+    made = []
+    for single in (True, False):
+        some = [i for i, row in enumerate(rows) if (row.count == 1) == single]
+        if not some:
+            continue
+        queries = np.concatenate([rows[i].queries for i in some])
+        index: Index = slice(int(queries[0]), int(queries[-1]) + 1)
+        if len(queries) != queries[-1] - queries[0] + 1:
+            index = transfer.put_wide(queries)
+        starts = None if single else transfer.put(_starts([rows[i].count for i in some]))
+        table_starts = transfer.put(tables.add([slots[i] for i in some]))
+        made.append(Rows(index, starts, table_starts))
+    return tuple(made)
