@@ -7,6 +7,10 @@ row-invariant form cuts the rows into blocks of numbers of rows that were found 
 bits, and fills up the last one:
 
     11 rows in sizes 1, 2, 4, 8, ...     ████████ ███░       ░ zeros
+
+A quantised weight goes two ways. Few rows are multiplied by torch's own kernel, which reads the
+bytes as they are and so is faster than any product with wider numbers; it takes and gives
+bfloat16. For many rows the weight is widened, a part at a time, and multiplied like any other.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from lmlang.kernels.forms import is_row_invariant, use_reference
+from lmlang.kernels.quant import Int8Weight, Weight
 
 ROWS_HINT = 64
 """Rows for which the layout is chosen; it serves fewer and more rows as well."""
@@ -28,28 +33,36 @@ BLOCK = 8
 """Rows whose product defines the bits of the row-invariant form."""
 BLOCKS = (1, 2, 4, BLOCK, 16, 32, 64)
 """Rows that are tried for the same bits."""
+FEW_ROWS = 16
+"""Up to so many rows of a quantised weight torch's kernel is the faster way."""
+INPUTS = 16
+"""That kernel reads beyond the end of weights whose inputs are no multiple of this."""
+WIDENED = 1 << 21
+"""Numbers of a quantised weight that are widened at a time: so many stay in the cache."""
 _sizes_of: MutableMapping[Tensor, tuple[int, ...]] = WeakTensorKeyDictionary()
 """Of each weight that has been used so: what `_agreeing` found."""
 
 
-def pack_weight(weight: Tensor) -> Tensor:
+def pack_weight(weight: Weight) -> Weight:
     """A weight in the layout that `linear` is fastest with; the same numbers.
 
     Args:
         weight: [O, I]; on a CPU it comes back as oneDNN lays it out, where that serves its dtype,
-            else as is.
+            else as is, and so does a quantised one.
     """
+    if isinstance(weight, Int8Weight):
+        return weight
     if weight.device.type != "cpu" or not _packs(weight.dtype):
         return weight
     return _packed(weight.contiguous())
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     """The product x · weightᵀ, and the bias added.
 
     Args:
         x: [R, I]; R may be 0.
-        weight: [O, I], packed or plain; of x's dtype.
+        weight: [O, I], packed, plain or quantised; of x's dtype.
         bias: [O] or None; of x's dtype.
 
     Returns:
@@ -79,23 +92,47 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     return F.linear(x, y)
 
 
-def _applied(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _applied(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     """The product as fast as it goes, for at least one row."""
+    if isinstance(weight, Int8Weight):
+        out = _unpacked(x, weight)
+        return out if bias is None else out.add_(bias)
     if weight.is_mkldnn:
         return _product(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
-def _in_blocks(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _unpacked(x: Tensor, weight: Int8Weight) -> Tensor:
+    """The product with a quantised weight."""
+    outputs, inputs = weight.shape
+    cpu = x.device.type == "cpu"
+    if cpu and len(x) <= FEW_ROWS and inputs % INPUTS == 0 and not use_reference():
+        rows = x.to(torch.bfloat16)
+        return torch._weight_int8pack_mm(rows, weight.values, weight.scale).to(x.dtype)
+    # Sums of products that no scale has made small yet do not fit float16.
+    dtype = x.dtype if x.dtype == torch.bfloat16 and (not cpu or _packs(x.dtype)) else torch.float32
+    rows, step = x.to(dtype).contiguous(), max(1, WIDENED // inputs)
+    out = torch.empty((len(x), outputs), dtype=x.dtype, device=x.device)
+    for start in range(0, outputs, step):
+        part = slice(start, start + step)
+        wide = weight.values[part].to(dtype)
+        made = _product(rows, wide) if cpu and _packs(dtype) else F.linear(rows, wide)
+        out[:, part] = made.mul_(weight.scale[part])
+    return out
+
+
+def _in_blocks(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
     """The row-invariant form: every row is computed in a block of an agreeing size."""
-    sizes = _sizes_of.get(weight)
+    key = weight.values if isinstance(weight, Int8Weight) else weight
+    packed = isinstance(weight, Tensor) and weight.is_mkldnn
+    sizes = _sizes_of.get(key)
     if sizes is None:
-        sizes = _sizes_of[weight] = _agreeing(weight)
+        sizes = _sizes_of[key] = _agreeing(weight)
     products: list[Tensor] = []
     for rows, size in _cut(x, sizes):
         filled = rows if len(rows) == size else F.pad(rows, (0, 0, 0, size - len(rows)))
         # Kernels of plain weights mind alignment, and new memory is all aligned alike.
-        products.append(_applied(filled if weight.is_mkldnn else filled.clone(), weight))
+        products.append(_applied(filled if packed else filled.clone(), weight))
     out = products[0] if len(products) == 1 else torch.cat(products)
     out = out[: len(x)]
     return out if bias is None else out.add_(bias)
@@ -114,7 +151,7 @@ def _cut(x: Tensor, sizes: Seq[int]) -> Iterator[tuple[Tensor, int]]:
         done += size
 
 
-def _agreeing(weight: Tensor) -> tuple[int, ...]:
+def _agreeing(weight: Weight) -> tuple[int, ...]:
     """Which `BLOCKS` give every row the bits that a block of `BLOCK` rows gives it.
 
     A sum of many products hardly ever has the same bits in two orders: where all outputs of a
@@ -132,7 +169,7 @@ def _agreeing(weight: Tensor) -> tuple[int, ...]:
     moved = product(x.roll(3, 0), BLOCK).roll(-3, 0)
     if not torch.equal(wanted, moved):  # the place in a block matters: no block, then
         return (1,)
-    if weight.dtype != torch.float32:
+    if weight.dtype != torch.float32 or isinstance(weight, Int8Weight):
         return (BLOCK,)
     tried = {size: max(size, 2 * BLOCK) for size in BLOCKS}
     return tuple(n for n, rows in tried.items() if torch.equal(product(x[:rows], n), wanted[:rows]))
