@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lmlang.errors import ModelError, quote
+from lmlang.kernels.quant import Weight, quantise_weight
 from lmlang.runtime.models.gguf_config import INTERLEAVED, gguf_shape
 from lmlang.runtime.models.gguf_file import GGUFFile, open_gguf
 from lmlang.runtime.models.hf_config import hf_shape, read_json
@@ -22,6 +23,8 @@ from lmlang.runtime.models.safetensors_file import open_safetensors
 from lmlang.runtime.shape import ModelShape
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+QUANTISED = frozenset({"embed", "head", "qkv", "out", "gate_up", "down"})
+"""The native weights that are matrices: what `quantize` is about."""
 
 GGUF_NAMES = {
     "embed": ("token_embd.weight",),
@@ -73,14 +76,14 @@ class LoadedModel:
     Args:
         path: The file or folder.
         shape: The model's sizes.
-        weights: A tensor for every name of `weight_shapes`, on the CPU.
+        weights: One for every name of `weight_shapes`, on the CPU.
         metadata: Of a GGUF file its metadata, of a folder its config; the tokenizer and the chat
             template are made from it.
     """
 
     path: Path
     shape: ModelShape
-    weights: Mapping[str, Tensor]
+    weights: Mapping[str, Weight]
     metadata: Mapping[str, Any]
 
 
@@ -102,12 +105,15 @@ class TensorStore(Protocol):
         ...
 
 
-def load_gguf(path: str | os.PathLike[str], dtype: torch.dtype = torch.float32) -> LoadedModel:
+def load_gguf(
+    path: str | os.PathLike[str], dtype: torch.dtype = torch.float32, *, quantize: bool = False
+) -> LoadedModel:
     """Load a model from a GGUF file, dequantised to ``dtype``.
 
     Args:
         path: The file.
         dtype: Of all weights but norms, which are float32: float32, bfloat16 or float16.
+        quantize: Whether those that are matrices become int8, one by one as they are read.
 
     Raises:
         ModelError: The file is missing, broken, of another architecture, or lacks something.
@@ -115,16 +121,20 @@ def load_gguf(path: str | os.PathLike[str], dtype: torch.dtype = torch.float32) 
     file = open_gguf(Path(path))
     shape = _naming(file.path, lambda: gguf_shape(file))
     store = _GGUFStore(file, shape)
-    weights = _gather(store, shape, GGUF_NAMES, "blk", dtype, ignored={"rope_freqs.weight"})
+    ignored = {"rope_freqs.weight"}
+    weights = _gather(store, shape, GGUF_NAMES, "blk", dtype, ignored, quantize)
     return LoadedModel(file.path, shape, weights, file.metadata)
 
 
-def load_folder(path: str | os.PathLike[str], dtype: torch.dtype = torch.float32) -> LoadedModel:
+def load_folder(
+    path: str | os.PathLike[str], dtype: torch.dtype = torch.float32, *, quantize: bool = False
+) -> LoadedModel:
     """Load a model from a Hugging Face folder: config.json and safetensors files.
 
     Args:
         path: The folder.
         dtype: Of all weights but norms, which are float32: float32, bfloat16 or float16.
+        quantize: Whether those that are matrices become int8, one by one as they are read.
 
     Raises:
         ModelError: Something is missing, broken, pickled, or of a type that cannot be run.
@@ -141,10 +151,10 @@ def load_folder(path: str | os.PathLike[str], dtype: torch.dtype = torch.float32
         ignored.add("lm_head.weight")
     gemma = shape.post_norms
     names = GEMMA_NAMES if gemma else HF_NAMES
-    weights = _gather(store, shape, names, "model.layers", dtype, ignored)
+    weights = _gather(store, shape, names, "model.layers", dtype, ignored, quantize)
     if gemma:  # its norms are stored as what is added to one
         for name, weight in weights.items():
-            if name.endswith("norm"):
+            if name.endswith("norm") and isinstance(weight, Tensor):
                 weight.add_(1)
     return LoadedModel(folder, shape, weights, config)
 
@@ -166,7 +176,8 @@ def _gather(
     layer_prefix: str,
     dtype: torch.dtype,
     ignored: set[str],
-) -> dict[str, Tensor]:
+    quantize: bool,
+) -> dict[str, Weight]:
     """Every native weight, stacked from its tensors; no tensor is missing or left over."""
     if dtype not in DTYPES:
         raise ModelError(
@@ -182,14 +193,16 @@ def _gather(
             for name, count in zip(names[part], rows, strict=True)
         ]
     _check(store, dict(source for stacked in sources.values() for source in stacked), ignored)
-    weights: dict[str, Tensor] = {}
+    weights: dict[str, Weight] = {}
     for native, wanted in weight_shapes(shape).items():
         kind = torch.float32 if native.endswith("norm") else dtype
-        weights[native] = torch.empty(wanted, dtype=kind)
+        weight = torch.empty(wanted, dtype=kind)
         row = 0
         for name, size in sources[native]:
-            store.read(name, weights[native][row : row + size[0]])
+            store.read(name, weight[row : row + size[0]])
             row += size[0]
+        quantised = quantize and native.split(".")[-1] in QUANTISED
+        weights[native] = quantise_weight(weight) if quantised else weight
     return weights
 
 
