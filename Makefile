@@ -6,10 +6,12 @@ PYTHON ?= python3
 TORCH ?= "torch>=2.9,<2.14"
 VENV := .venv
 RUN := $(VENV)/bin/python
+# What the C kernels are built from; pip builds them where there is a compiler.
+NATIVE := setup.py $(wildcard lmlang/kernels/c/*.[ch])
 # SGLang's own frontend, which the tests run against the server.
 SGLANG := $(VENV)/sglang-0.4.10.post2 $(VENV)/sglang-0.5.10
 
-.PHONY: demo test hf check format bench clean
+.PHONY: demo test hf check format bench asan clean
 
 demo: $(VENV)/installed
 	$(RUN) -m lmlang demo
@@ -39,11 +41,22 @@ bench: $(VENV)/installed-test
 	$(RUN) benchmarks/grammar.py
 	$(RUN) benchmarks/serving.py
 
+# The tests of the C kernels over a build that watches every access to memory.
+asan: $(VENV)/installed-test
+	rm -rf build/asan && mkdir -p build/asan
+	cp -R lmlang tests setup.py pyproject.toml README.md LICENSE build/asan/
+	cd build/asan && rm -f lmlang/kernels/_native*.so && \
+	CFLAGS="-fsanitize=address -fno-omit-frame-pointer" LDFLAGS=-fsanitize=address \
+	../../$(RUN) -m pip install --quiet --no-deps --target installed . && \
+	cp installed/lmlang/kernels/_native*.so lmlang/kernels/ && \
+	LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	../../$(RUN) -m pytest -p no:cacheprovider tests/kernels/test_native.py
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info
 
 # The stamps stand for an environment made from this pyproject.toml, with the embedded model.
-$(VENV)/installed: pyproject.toml
+$(VENV)/installed: pyproject.toml $(NATIVE)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "lmlang needs Python 3.10 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet $(TORCH)

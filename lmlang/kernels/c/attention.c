@@ -1,0 +1,337 @@
+/* Attention over slots: cuts the work into units, shares them out, and puts the parts together.
+
+       units   row 0: one of few queries, all kv heads | row 1: UNIT_ROWS at a time, one kv head each
+       tiles   ....... | ............ | ..... | .......     TILE keys each
+       threads |---- 0 ----|---- 1 ----|---- 2 ----|        equal cost, wherever that cuts
+
+   A unit that is cut leaves a state with each of its threads; they are merged at the end.
+
+   Source: Ye et al., "FlashInfer" (2025) for equal shares of ragged rows. */
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "lmlang.h"
+#include "machine.h"
+
+#define TILE 64
+#define UNIT_ROWS 96    /* queries of a kv head in one unit */
+#define FEW_ROWS 16     /* up to so many, a unit has all kv heads: then slots are read in one go */
+#define MAX_LANES 16
+#define LOADING 6       /* loading a tile of keys and values costs as much as so many queries */
+#define LEAST_SHARE 4096 /* cost of a thread's share that is worth waking it for */
+#define LOG2E 1.4426950408889634f
+#define LN2 0.6931471805599453f
+
+typedef struct {
+    int row, query, count;      /* `count` queries of a row; `query` is the place of the first */
+    int head, heads;            /* kv heads */
+    int position;               /* of the first query among the row's slots */
+    int begin, end;             /* slots of the row that any of them sees */
+    int64_t tiles, cost;        /* `cost` of one tile */
+} unit;
+
+typedef struct {
+    float *out, *largest, *sums; /* [M, filled Dv], [M], [M, MAX_LANES] */
+} state;
+
+typedef struct {
+    float *queries, *keys, *values, *scores;
+    state states[3]; /* of the unit that an earlier thread began, that a later one ends, of others */
+} room;
+
+static inline int lm_width(int type) { return type == LM_F32 ? 4 : type == LM_I8 ? 1 : 2; }
+
+static inline int lm_filled(int size) { return (size + MAX_LANES - 1) / MAX_LANES * MAX_LANES; }
+
+static inline float lm_exp2(float x) { return exp2f(x); }
+
+static inline float lm_half(uint16_t half) {
+    union { uint32_t bits; float number; } x = {(uint32_t)(half & 0x7fffu) << 13};
+    x.number *= 0x1p112f;
+    if (x.number >= 65536.0f) x.bits |= 0x7f800000u;
+    x.bits |= (uint32_t)(half & 0x8000u) << 16;
+    return x.number;
+}
+
+static inline float lm_scale(const lm_attention *a, const void *scales, int64_t slot, int head) {
+    int64_t at = slot * a->kv_heads + head;
+    return a->scale_type == LM_F16 ? lm_half(((const uint16_t *)scales)[at])
+                                   : ((const float *)scales)[at];
+}
+
+/* BLOCK by WIDE vectors of sums, WIDE of a row and one factor fill the registers there are. */
+#if defined(__x86_64__)
+#define LANES 16
+#define BLOCK 6
+#define WIDE 4
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+#define N(name) name##_avx512
+#include "vector.h"
+#include "tiles.h"
+#define LANES 8
+#define BLOCK 6
+#define WIDE 2
+#define TARGET __attribute__((target("avx2,fma")))
+#define N(name) name##_avx2
+#include "vector.h"
+#include "tiles.h"
+#endif
+#define LANES 4
+#define BLOCK 6
+#if defined(__aarch64__)
+#define WIDE 4
+#else
+#define WIDE 2
+#endif
+#define TARGET
+#define N(name) name##_plain
+#include "vector.h"
+#include "tiles.h"
+
+typedef int (*attend_fn)(const lm_attention *, const unit *, int, int, const room *,
+                         const state *);
+
+static attend_fn attend_by(int level) {
+#if defined(__x86_64__)
+    if (level == LM_AVX512) return attend_avx512;
+    if (level == LM_AVX2) return attend_avx2;
+#endif
+    (void)level;
+    return attend_plain;
+}
+
+/* Queries of a row that go into one unit, and whether it has all kv heads. */
+static int unit_queries(const lm_attention *a, int queries, int *all_heads) {
+    int groups = a->heads / a->kv_heads;
+    int most = groups < UNIT_ROWS ? UNIT_ROWS / groups : 1;
+    *all_heads = queries * groups <= FEW_ROWS;
+    return queries < most ? queries : most;
+}
+
+static int row_start(const lm_attention *a, int row) { return a->starts ? a->starts[row] : row; }
+
+/* The unit after `u`; `u->row` is -1 before the first. Returns 0 behind the last. */
+static int next_unit(const lm_attention *a, unit *u) {
+    int all_heads;
+    if (u->row >= 0 && u->head + u->heads < a->kv_heads) {
+        u->head += u->heads;
+        return 1;
+    }
+    int query = u->row >= 0 ? u->query + u->count : 0;
+    if (u->row < 0) u->row = 0;
+    while (u->row < a->rows && query >= row_start(a, u->row + 1)) u->row++;
+    if (u->row >= a->rows) return 0;
+    int start = row_start(a, u->row), end = row_start(a, u->row + 1);
+    int length = a->table_starts[u->row + 1] - a->table_starts[u->row];
+    int most = unit_queries(a, end - start, &all_heads);
+    u->query = query;
+    u->count = end - query < most ? end - query : most;
+    u->head = 0;
+    u->heads = all_heads ? a->kv_heads : 1;
+    u->position = length - (end - query);
+    u->begin = 0;
+    u->end = a->causal ? u->position + u->count : length;
+    if (a->causal && a->window && u->position >= a->window)
+        u->begin = u->position - a->window + 1;
+    u->tiles = (u->end - u->begin + TILE - 1) / TILE;
+    u->cost = (int64_t)u->heads * (LOADING + u->count * (a->heads / a->kv_heads));
+    return 1;
+}
+
+static int max_rows(int heads, int kv_heads) {
+    int groups = heads / kv_heads, rows = kv_heads * FEW_ROWS;
+    if (rows < UNIT_ROWS) rows = UNIT_ROWS;
+    return rows < groups ? groups : rows;
+}
+
+static float *taken(float *space, int64_t *used, int64_t count) {
+    float *at = space ? space + *used : NULL;
+    *used += (count + MAX_LANES - 1) / MAX_LANES * MAX_LANES;
+    return at;
+}
+
+/* Lays a share's room out; returns how many numbers it takes. */
+static int64_t lay_out(room *r, float *space, int heads, int kv_heads, int key_dim,
+                       int value_dim) {
+    int64_t rows = max_rows(heads, kv_heads), filled = lm_filled(value_dim), used = 0;
+    r->queries = taken(space, &used, rows * key_dim);
+    r->keys = taken(space, &used, (int64_t)key_dim * TILE);
+    r->values = taken(space, &used, TILE * filled);
+    r->scores = taken(space, &used, rows * TILE);
+    for (int i = 0; i < 3; i++) {
+        r->states[i].out = taken(space, &used, rows * filled);
+        r->states[i].largest = taken(space, &used, rows);
+        r->states[i].sums = taken(space, &used, rows * MAX_LANES);
+    }
+    return used;
+}
+
+int64_t lm_attend_space(int32_t heads, int32_t kv_heads, int32_t key_dim, int32_t value_dim,
+                        int32_t threads) {
+    room r;
+    /* MAX_LANES more: it begins at a whole line of the cache. */
+    return threads * lay_out(&r, NULL, heads, kv_heads, key_dim, value_dim) + MAX_LANES;
+}
+
+/* n numbers to a type, rounded to the nearest, to the even one of two. */
+static void put(const float *from, float factor, int n, int type, void *to, int64_t at) {
+    if (type == LM_F32) {
+        for (int i = 0; i < n; i++) ((float *)to)[at + i] = from[i] * factor;
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        union { float number; uint32_t bits; } x = {from[i] * factor};
+        uint32_t sign = x.bits & 0x80000000u, rest = x.bits & 0x7fffffffu, half;
+        if (type == LM_BF16) {
+            half = rest > 0x7f800000u ? 0x7fc0u : (rest + 0x7fffu + (rest >> 16 & 1)) >> 16;
+        } else if (rest > 0x7f800000u) {
+            half = 0x7e00u;
+        } else if (rest >= 0x477ff000u) { /* 65520: rounds to infinity */
+            half = 0x7c00u;
+        } else if (rest < 0x38800000u) { /* below 2^-14 the last bit stands for 2^-24 */
+            x.bits = rest;
+            x.number += 0.5f;
+            half = x.bits - 0x3f000000u;
+        } else {
+            half = (rest + 0xfffu + (rest >> 13 & 1) - (112u << 23)) >> 13;
+        }
+        ((uint16_t *)to)[at + i] = (uint16_t)(half | sign >> 16);
+    }
+}
+
+static void write_unit(const lm_attention *a, const unit *u, const state *s) {
+    int groups = a->heads / a->kv_heads, m = u->count * groups, filled = lm_filled(a->value_dim);
+    for (int h = 0; h < u->heads; h++)
+        for (int i = 0; i < m; i++) {
+            int at = h * m + i;
+            int64_t to = (int64_t)(u->query + i / groups) * a->heads
+                + (u->head + h) * groups + i % groups;
+            float sum = s->sums[(int64_t)at * MAX_LANES];
+            int nothing = s->largest[at] == -INFINITY && sum == 0.0f;
+            put(s->out + (int64_t)at * filled, nothing ? 0.0f : 1.0f / sum, a->value_dim, a->q_type,
+                a->out, to * a->value_dim);
+            a->lse[to] = nothing ? -INFINITY : (s->largest[at] + log2f(sum)) * LN2;
+        }
+}
+
+/* Adds a state of other keys to one of the same queries. */
+static void merge(const lm_attention *a, const unit *u, const state *s, const state *other) {
+    int all = u->heads * u->count * (a->heads / a->kv_heads), filled = lm_filled(a->value_dim);
+    for (int i = 0; i < all; i++) {
+        float largest = s->largest[i] > other->largest[i] ? s->largest[i] : other->largest[i];
+        float from = largest == -INFINITY ? 0.0f : largest;
+        float mine = lm_exp2(s->largest[i] - from), its = lm_exp2(other->largest[i] - from);
+        s->largest[i] = largest;
+        float *sum = s->sums + (int64_t)i * MAX_LANES;
+        *sum = *sum * mine + other->sums[(int64_t)i * MAX_LANES] * its;
+        float *out = s->out + (int64_t)i * filled, *more = other->out + (int64_t)i * filled;
+        for (int d = 0; d < filled; d++) out[d] = out[d] * mine + more[d] * its;
+    }
+}
+
+typedef struct {
+    const lm_attention *a;
+    attend_fn attend;
+    float *space;
+    int shares;
+    int64_t cost;
+    int fault;
+} work;
+
+/* The first tile of a unit that belongs to a share or to a later one; `before`: cost so far. */
+static int first_tile(const work *w, int share, int64_t before, const unit *u) {
+    int64_t begins = w->cost * share / w->shares - before;
+    if (begins <= 0) return 0;
+    int64_t tile = (begins + u->cost - 1) / u->cost;
+    return (int)(tile < u->tiles ? tile : u->tiles);
+}
+
+static void room_of(const work *w, int share, room *r) {
+    const lm_attention *a = w->a;
+    int64_t size = lay_out(r, NULL, a->heads, a->kv_heads, a->key_dim, a->value_dim);
+    lay_out(r, w->space + share * size, a->heads, a->kv_heads, a->key_dim, a->value_dim);
+}
+
+static void do_share(void *argument, int share) {
+    work *w = argument;
+    room r;
+    room_of(w, share, &r);
+    unit u = {.row = -1};
+    for (int64_t before = 0; next_unit(w->a, &u); before += u.tiles * u.cost) {
+        int first = first_tile(w, share, before, &u), last = first_tile(w, share + 1, before, &u);
+        if (first >= last) {
+            if (before > w->cost * (share + 1) / w->shares) break;
+            continue;
+        }
+        const state *s = r.states + (first > 0 ? 0 : last < u.tiles ? 1 : 2);
+        int fault = w->attend(w->a, &u, first, last, &r, s);
+        if (fault) __atomic_store_n(&w->fault, fault, __ATOMIC_RELAXED);
+        else if (first == 0 && last == u.tiles) write_unit(w->a, &u, s);
+    }
+}
+
+/* Puts the states of units together that several shares have parts of. */
+static void join(const work *w) {
+    unit u = {.row = -1};
+    int share = 0;
+    for (int64_t before = 0; next_unit(w->a, &u); before += u.tiles * u.cost) {
+        while (share + 1 < w->shares && first_tile(w, share + 1, before, &u) == 0) share++;
+        if (first_tile(w, share + 1, before, &u) == u.tiles) continue;
+        room mine;
+        room_of(w, share, &mine);
+        for (int other = share + 1; other < w->shares; other++) {
+            int first = first_tile(w, other, before, &u);
+            if (first == u.tiles) break;
+            if (first == first_tile(w, other + 1, before, &u)) continue;
+            room its;
+            room_of(w, other, &its);
+            merge(w->a, &u, &mine.states[1], &its.states[0]);
+        }
+        write_unit(w->a, &u, &mine.states[1]);
+    }
+}
+
+/* Members first .. last-1 see nothing. */
+static void write_nothing(const lm_attention *a, int first, int last) {
+    int64_t at = (int64_t)first * a->heads, count = (int64_t)(last - first) * a->heads;
+    size_t width = (size_t)a->value_dim * lm_width(a->q_type);
+    memset((char *)a->out + at * width, 0, count * width);
+    for (int64_t i = 0; i < count; i++) a->lse[at + i] = -INFINITY;
+}
+
+static int checked(const lm_attention *a) {
+    if (row_start(a, 0) != 0 || a->table_starts[0] != 0) return LM_BAD_ROWS;
+    for (int row = 0; row < a->rows; row++) {
+        int64_t queries = (int64_t)row_start(a, row + 1) - row_start(a, row);
+        int64_t length = (int64_t)a->table_starts[row + 1] - a->table_starts[row];
+        if (queries < 0 || length < 0 || (a->starts && a->causal && length < queries))
+            return LM_BAD_ROWS;
+    }
+    if (row_start(a, a->rows) > a->members || a->table_starts[a->rows] > a->table_size)
+        return LM_BAD_ROWS;
+    if (a->queries)
+        for (int i = 0; i < a->members; i++)
+            if ((uint32_t)a->queries[i] >= (uint32_t)a->tokens) return LM_BAD_ROWS;
+    return LM_OK;
+}
+
+int lm_attend(const lm_attention *a) {
+    int fault = checked(a);
+    if (fault) return fault;
+    work w = {.a = a, .attend = attend_by(lm_level())};
+    uintptr_t line = MAX_LANES * sizeof(float);
+    w.space = (float *)(((uintptr_t)a->space + line - 1) / line * line);
+    for (unit u = {.row = -1}; next_unit(a, &u);) {
+        w.cost += u.tiles * u.cost;
+        if (!u.tiles) write_nothing(a, u.query, u.query + u.count);
+    }
+    write_nothing(a, row_start(a, a->rows), a->members);
+    int64_t most = w.cost / LEAST_SHARE;
+    w.shares = (int)(most < 1 ? 1 : most < a->threads ? most : a->threads);
+    if (a->space_size < lm_attend_space(a->heads, a->kv_heads, a->key_dim, a->value_dim, w.shares))
+        return LM_NO_SPACE;
+    lm_parallel(do_share, &w, w.shares);
+    if (!w.fault && w.shares > 1) join(&w);
+    return w.fault;
+}

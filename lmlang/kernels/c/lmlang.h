@@ -1,0 +1,92 @@
+/* The face of the native kernels: plain structs and functions, called through ctypes.
+
+   No function allocates, locks or keeps a pointer. Sizes and types are the caller's promise (see
+   native.py, which checks them); what a table of slots says is checked here, as it is read. */
+#ifndef LMLANG_H
+#define LMLANG_H
+
+#include <stdint.h>
+
+#define LM_VERSION 1
+
+#if defined(__GNUC__)
+#define LM_API __attribute__((visibility("default")))
+#else
+#error "GCC or Clang is needed: the kernels are written with their vector types"
+#endif
+
+enum { LM_F32 = 0, LM_BF16 = 1, LM_F16 = 2, LM_I8 = 3 };
+
+enum {
+    LM_OK = 0,
+    LM_BAD_SLOT = 1,  /* a table names a slot that the pool has not */
+    LM_BAD_ROWS = 2,  /* starts do not rise, or a row has more queries than slots */
+    LM_NO_SPACE = 3   /* the workspace is too small */
+};
+
+/* Attention of R rows of queries, each over its own list of slots.
+
+       q     row 0: starts[0] ..  | row 1: starts[1] ..          T queries, H heads each
+       table slots of row 0 ..    | slots of row 1 ..            one after the other
+
+   Where causal, query i of a row of n queries and L slots sees slots 0 .. L-n+i, and of these the
+   last `window` (0: all). Otherwise every query of a row sees all of its slots.
+   Query head h reads kv head h / (H / Hkv). */
+typedef struct {
+    const void *q;               /* [T, H, Dk] */
+    const void *k, *v;           /* [S, Hkv, Dk], [S, Hkv, Dv] */
+    const void *k_scale;         /* dense [S, Hkv] where k and v are int8, else NULL; so is v_scale */
+    const void *v_scale;
+    const int32_t *queries;      /* [M] places in q, row by row; NULL: as they lie there, M = T */
+    const int32_t *starts;       /* [R + 1], the last at most M; NULL: one query a row */
+    const int32_t *table;        /* [N] slots, N at least table_starts[R] */
+    const int32_t *table_starts; /* [R + 1] */
+    void *out;                   /* dense [M, H, Dv], of q's type; written */
+    float *lse;                  /* dense [M, H]; written. -inf, and 0 in out, where nothing is seen */
+    float *space;                /* what lm_attend_space asks for */
+    int64_t space_size;
+    int64_t q_stride, q_head, k_stride, k_head, v_stride, v_head; /* numbers between neighbours */
+    int64_t table_size;          /* N */
+    int32_t q_type, kv_type, scale_type;
+    int32_t rows, tokens, members, slots; /* R, T, M, S */
+    int32_t heads, kv_heads, key_dim, value_dim;
+    int32_t causal, window;
+    float scale, softcap;       /* softcap 0: none */
+    int32_t threads;            /* at most so many; at least 1 */
+} lm_attention;
+
+/* Rows of float32 times a weight of 4 or 8 bits, laid out as products.c draws it. */
+typedef struct {
+    const float *x;             /* [R, I], rows `x_stride` numbers apart */
+    const uint8_t *weight;
+    const float *bias;          /* [O], or NULL */
+    float *out;                 /* [R, O] dense; written */
+    void *space;                /* what lm_multiply_space asks for; aligned for float */
+    int64_t space_size;         /* bytes */
+    int64_t x_stride;
+    int32_t bits, rows, inputs, outputs; /* 4 or 8, R, I, O */
+    int32_t threads;            /* at most so many; at least 1 */
+} lm_product;
+
+LM_API int lm_version(void);
+
+/* The widest instruction set in use, of those built in: "avx512", "avx2", "plain". */
+LM_API const char *lm_instructions(void);
+/* Use no wider one than this from now on; for tests. Returns 0, or 1 where it is unknown or the
+   CPU has it not. */
+LM_API int lm_limit_instructions(const char *name);
+
+/* GOMP_parallel of the OpenMP library that is loaded anyway, so that its threads do our work too;
+   NULL (as it is at first): one thread. */
+LM_API void lm_set_parallel(void *gomp_parallel);
+
+/* Numbers of float32 that lm_attend needs in `space` for these sizes. */
+LM_API int64_t lm_attend_space(int32_t heads, int32_t kv_heads, int32_t key_dim,
+                               int32_t value_dim, int32_t threads);
+LM_API int lm_attend(const lm_attention *a);
+
+/* Bytes that lm_multiply needs in `space` for these sizes. */
+LM_API int64_t lm_multiply_space(int32_t rows, int32_t inputs);
+LM_API int lm_multiply(const lm_product *p);
+
+#endif

@@ -1,0 +1,145 @@
+/* Vectors of LANES float32, in the compiler's own vector types: included once an instruction set.
+
+   Before it: LANES (4, 8, 16), TARGET (a function attribute) and N(name), which makes a name the
+   instruction set's own. */
+
+typedef float N(vf) __attribute__((vector_size(LANES * 4)));
+typedef int32_t N(vi) __attribute__((vector_size(LANES * 4)));
+typedef uint32_t N(vu) __attribute__((vector_size(LANES * 4)));
+typedef uint16_t N(vh) __attribute__((vector_size(LANES * 2)));
+typedef int8_t N(vb) __attribute__((vector_size(LANES)));
+
+#define vf N(vf)
+#define vi N(vi)
+#define vu N(vu)
+#define INLINE TARGET static inline __attribute__((always_inline))
+
+/* Lane j of a shuffle of a and b: numbers from LANES on are b's. */
+#define SAME(j, s) (j)
+#define SWAPPED(j, s) ((j) ^ (s))
+/* The lower or the upper two of each 4 lanes, alternately of a and b: single lanes, or in pairs. */
+#define LOW1(j, s) (((j) & 1) * LANES + (j) / 4 * 4 + (j) % 4 / 2)
+#define HIGH1(j, s) (LOW1(j, s) + 2)
+#define LOW2(j, s) (((j) % 4 / 2) * LANES + (j) / 4 * 4 + (j) % 2)
+#define HIGH2(j, s) (LOW2(j, s) + 2)
+/* Every second group of 4 lanes of a, then of b, from group s on. */
+#define GROUPS(j, s) ((j) * 2 / LANES * LANES + ((j) / 4 % (LANES / 8) * 2 + (s)) * 4 + (j) % 4)
+#define LANES4(F, s) F(0, s), F(1, s), F(2, s), F(3, s)
+#if LANES == 4
+#define EACH(F, s) LANES4(F, s)
+#elif LANES == 8
+#define EACH(F, s) LANES4(F, s), F(4, s), F(5, s), F(6, s), F(7, s)
+#else
+#define EACH(F, s)                                                                    \
+    LANES4(F, s), F(4, s), F(5, s), F(6, s), F(7, s), F(8, s), F(9, s), F(10, s),     \
+        F(11, s), F(12, s), F(13, s), F(14, s), F(15, s)
+#endif
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLED(a, b, F, s) __builtin_shufflevector(a, b, EACH(F, s))
+#else
+#define SHUFFLED(a, b, F, s) __builtin_shuffle(a, b, (vi){EACH(F, s)})
+#endif
+
+INLINE vf N(load)(const float *p) {
+    vf x;
+    __builtin_memcpy(&x, p, sizeof x);
+    return x;
+}
+
+INLINE void N(store)(float *p, vf x) { __builtin_memcpy(p, &x, sizeof x); }
+
+INLINE vf N(all)(float x) { return (vf){0} + x; }
+
+INLINE vf N(larger)(vf a, vf b) {
+    vi more = a > b;
+    return (vf)(((vi)a & more) | ((vi)b & ~more));
+}
+
+INLINE float N(largest)(vf x) {
+#if LANES >= 16
+    x = N(larger)(x, SHUFFLED(x, x, SWAPPED, 8));
+#endif
+#if LANES >= 8
+    x = N(larger)(x, SHUFFLED(x, x, SWAPPED, 4));
+#endif
+    x = N(larger)(x, SHUFFLED(x, x, SWAPPED, 2));
+    x = N(larger)(x, SHUFFLED(x, x, SWAPPED, 1));
+    return x[0];
+}
+
+INLINE float N(sum)(vf x) {
+#if LANES >= 16
+    x += SHUFFLED(x, x, SWAPPED, 8);
+#endif
+#if LANES >= 8
+    x += SHUFFLED(x, x, SWAPPED, 4);
+#endif
+    x += SHUFFLED(x, x, SWAPPED, 2);
+    x += SHUFFLED(x, x, SWAPPED, 1);
+    return x[0];
+}
+
+/* 2^x to about a float's last bit; 0 below 2^-126. A polynomial in the rest to the nearest whole
+   number, which goes into the exponent. */
+INLINE vf N(exp2)(vf x) {
+    const float round = 12582912.0f; /* 1.5 * 2^23: adding it leaves no room for a fraction */
+    vi normal = ~(x <= -126.0f); /* NaN stays what it is */
+    x = (vf)((vi)x & normal); /* -inf would leave no number behind */
+    vi much = x > 127.0f;
+    x = (vf)(((vi)x & ~much) | ((vi)N(all)(127.0f) & much));
+    vf shifted = x + round;
+    vf rest = x - (shifted - round);
+    vf p = rest * 0.00015337577497120947f + 0.0013399859890341759f;
+    p = p * rest + 0.009618519805371761f;
+    p = p * rest + 0.05550329014658928f;
+    p = p * rest + 0.24022646248340607f;
+    p = p * rest + 0.6931471824645996f;
+    p = p * rest + 1.0f;
+    vi exponent = (vi)((vu)shifted << 23);
+    return (vf)(((vi)p + exponent) & normal);
+}
+
+/* tanh by exp2: right to a few float32 steps of 1, not of the result. */
+INLINE vf N(tanh)(vf x) {
+    return 1.0f - 2.0f / (N(exp2)(x * 2.8853900817779268f) + 1.0f);
+}
+
+/* LANES numbers of a type as float32. */
+INLINE vf N(load_bf16)(const void *p) {
+    N(vh) x;
+    __builtin_memcpy(&x, p, sizeof x);
+    return (vf)(__builtin_convertvector(x, vu) << 16);
+}
+
+INLINE vf N(load_f16)(const void *p) {
+    N(vh) x;
+    __builtin_memcpy(&x, p, sizeof x);
+    vu wide = __builtin_convertvector(x, vu);
+    vu sign = (wide & 0x8000u) << 16;
+    /* With the exponent where a float32's is, all but the bias of 2^112 is there: subnormals too. */
+    vf scaled = (vf)((wide & 0x7fffu) << 13) * 0x1p112f;
+    vi special = scaled >= 65536.0f; /* inf and NaN have the largest exponent in float32 as well */
+    return (vf)((vu)scaled | sign | ((vu)special & 0x7f800000u));
+}
+
+INLINE vf N(load_i8)(const void *p) {
+    N(vb) x;
+    __builtin_memcpy(&x, p, sizeof x);
+    return __builtin_convertvector(__builtin_convertvector(x, vi), vf);
+}
+
+INLINE vf N(load_as)(const void *p, int type) {
+    switch (type) {
+    case LM_BF16: return N(load_bf16)(p);
+    case LM_F16: return N(load_f16)(p);
+    case LM_I8: return N(load_i8)(p);
+    default: return N(load)(p);
+    }
+}
+
+/* The same where only the first n < LANES are there; the others become 0. */
+INLINE vf N(load_some)(const void *p, int type, int n) {
+    float room[LANES] = {0};
+    __builtin_memcpy(room, p, (size_t)n * lm_width(type));
+    return N(load_as)(room, type);
+}
