@@ -7,6 +7,8 @@ import torch
 
 from lmlang.errors import ModelError
 
+CPU = torch.device("cpu")
+
 
 def device_of(name: str) -> torch.device:
     """The device that a user names.
@@ -46,3 +48,22 @@ def free_bytes(device: torch.device) -> int:
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
     return int(psutil.virtual_memory().available)
+
+
+def check_room(what: str, needed: int, device: torch.device) -> None:
+    """Refuse what does not fit into a GPU's memory, before it is made.
+
+    Args:
+        what: For the message.
+        needed: Bytes.
+        device: A CPU is not asked: it may have swap, and files may be mapped.
+
+    Raises:
+        ModelError: There is less.
+    """
+    if device.type == "cpu" or needed <= (free := free_bytes(device)):
+        return
+    raise ModelError(
+        f"{what} take {needed:,} bytes, and {free:,} bytes of the memory of {device} are free: "
+        "free some of it, give a smaller dtype or model, or compute on the CPU with device='cpu'."
+    )

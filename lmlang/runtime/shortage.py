@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-import psutil
 import torch
 
 from lmlang.errors import ModelError
+from lmlang.runtime.device import free_bytes
 
 _ASKED = re.compile(r"tried to allocate ([\d.]+) ?(bytes|[KMGT]iB)", re.IGNORECASE)
 """As torch's allocators say it, on a CPU and on a GPU."""
@@ -29,18 +29,12 @@ def out_of_memory(error: Exception, tokens: int, device: torch.device) -> ModelE
     asked = ""
     if found is not None:
         asked = f" when it asked for {float(found[1]) * _UNITS[found[2].lower()]:,.0f} bytes"
+    free = free_bytes(device)
     failure = ModelError(
-        f"the forward pass of {tokens:,} tokens ran out of memory{asked}, and {_free(device):,} "
-        "bytes are free now: lower max_batch_tokens, or kv_tokens. The runtime goes on with other "
+        f"the forward pass of {tokens:,} tokens ran out of memory{asked}, and {free:,} bytes are "
+        "free now: lower max_batch_tokens, or kv_tokens. The runtime goes on with other "
         "requests."
     )
     # Its traceback would keep every tensor of the step alive as long as the error is kept.
     failure.__cause__ = error.with_traceback(None)
     return failure
-
-
-def _free(device: torch.device) -> int:
-    """Bytes of memory that are free."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return int(psutil.virtual_memory().available)

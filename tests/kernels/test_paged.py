@@ -106,9 +106,9 @@ def test_slots_are_copied_with_all_that_belongs_to_them() -> None:
     for seed, layer in enumerate(there.layers):
         for tensor in layer.tensors():
             tensor.copy_(drawn(seed, tuple(tensor.shape))[0])
-    theirs, ours = np.array([19, 0, 7]), np.array([2, 8, 3])
-    here.copy_from(there, theirs, ours)
-    for mine, its in zip(here.layers, there.layers, strict=True):
-        for into, out_of in zip(mine.tensors(), its.tensors(), strict=True):
-            assert torch.equal(into[ours], out_of[theirs])
+    for theirs, ours in (([19, 0, 7], [2, 8, 3]), ([4, 9, 1, 0], [5, 6, 7, 1]), ([], [])):
+        here.copy_from(there, np.array(theirs, np.int64), np.array(ours, np.int64))
+        for mine, its in zip(here.layers, there.layers, strict=True):
+            for into, out_of in zip(mine.tensors(), its.tensors(), strict=True):
+                assert torch.equal(into[ours], out_of[theirs])
     assert bytes_per_slot(layers, torch.float32) == 4 * (2 * (8 + 5) + 12)

@@ -10,13 +10,16 @@ writes it and the attention kernels read it, whatever `PagedKV` holds: nothing e
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lmlang.kernels.paged import PagedKV
 from lmlang.runtime.cache.radix import IntArray
 from lmlang.runtime.shape import KVLayer
+from lmlang.runtime.transfer import sent
 
 SCALE_DTYPE = torch.float16
 """Of int8's scales: with float32, heads of 64 would fit 1.88 times as many tokens, not 1.94."""
@@ -30,17 +33,24 @@ class KVPool:
         slots: Of each layer.
         dtype: Of keys and values; int8 where they are quantised.
         device: Where they lie.
+        pinned: Whether it is main memory that a GPU copies from and to by itself.
     """
 
     def __init__(
-        self, kv_layers: Seq[KVLayer], slots: int, dtype: torch.dtype, device: torch.device
+        self,
+        kv_layers: Seq[KVLayer],
+        slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        pinned: bool = False,
     ) -> None:
         self.slots = slots
         self.device = device
 
         def empty(*size: int, dtype: torch.dtype = dtype) -> Tensor:
             # Left unwritten on purpose: pages that are never used never take memory on a CPU.
-            return torch.empty((slots, *size), dtype=dtype, device=device)
+            return torch.empty((slots, *size), dtype=dtype, device=device, pin_memory=pinned)
 
         def layer(of: KVLayer) -> PagedKV:
             k, v = empty(of.kv_heads, of.key_dim), empty(of.kv_heads, of.value_dim)
@@ -51,12 +61,32 @@ class KVPool:
         self.layers = tuple(layer(of) for of in kv_layers)
 
     def copy_from(self, other: KVPool, theirs: IntArray, ours: IntArray) -> None:
-        """Copy all of slots ``theirs`` [n] of a pool on any device to slots ``ours`` [n]."""
-        source = torch.from_numpy(theirs).to(other.device)
-        target = torch.from_numpy(ours).to(self.device)
-        for mine, its in zip(self.layers, other.layers, strict=True):
-            for into, out_of in zip(mine.tensors(), its.tensors(), strict=True):
-                into[target] = out_of[source].to(into.device)
+        """Copy all of slots ``theirs`` [n] of a pool on any device to slots ``ours`` [n].
+
+        Between a GPU and pinned memory it waits for nothing: what lies in main memory is moved in
+        whole runs, by the GPU alone, in the order of its other work.
+        """
+        here = self.device.type == "cpu"
+        runs = _runs(ours if here else theirs)
+        pairs = [
+            (into, out_of)
+            for mine, its in zip(self.layers, other.layers, strict=True)
+            for into, out_of in zip(mine.tensors(), its.tensors(), strict=True)
+        ]
+        far = sent(theirs if here else ours, other.device if here else self.device)
+        for at, run in runs:
+            places = far[at : at + run.stop - run.start]
+            for into, out_of in pairs:
+                if here:
+                    into[run].copy_(out_of.index_select(0, places), non_blocking=True)
+                else:
+                    into[places] = out_of[run].to(into.device, non_blocking=True)
+
+
+def _runs(slots: IntArray) -> list[tuple[int, slice]]:
+    """Runs of slots that follow one another: where each begins in the array, and its slots."""
+    starts = [0, *(np.flatnonzero(np.diff(slots) != 1) + 1).tolist(), len(slots)]
+    return [(a, slice(int(slots[a]), int(slots[a]) + b - a)) for a, b in pairwise(starts) if b > a]
 
 
 def bytes_per_slot(kv_layers: Seq[KVLayer], dtype: torch.dtype) -> int:
