@@ -6,8 +6,9 @@
                 otherwise        -> the reference implementation, in plain torch
 
 ``LMLANG_KERNELS`` is read once, when first needed: ``auto`` as above; ``reference`` for the
-reference implementations everywhere; ``triton`` for the Triton forms on CPU tensors too, which
-runs under Triton's interpreter alone (``TRITON_INTERPRET=1``, for tests).
+reference implementations everywhere; ``c`` as ``auto``, but the library of C kernels must be
+there; ``triton`` for the Triton forms on CPU tensors too, which runs under Triton's interpreter
+alone (``TRITON_INTERPRET=1``, for tests).
 Inside of `row_invariant` the kernels compute every row with the same arithmetic whatever other
 rows there are, so that it gets the same bits alone and in any batch.
 """
@@ -28,6 +29,7 @@ import torch
 from torch import Tensor
 
 from lmlang.errors import ModelError, quote
+from lmlang.kernels import native
 
 Form: TypeAlias = Literal["triton", "c", "reference"]
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
@@ -45,7 +47,11 @@ HOMES: dict[Form, dict[str, str]] = {
         "apply_bitmask": "lmlang.kernels.triton.bitmask",
         "draw": "lmlang.kernels.triton.sampling",
     },
-    "c": {},
+    "c": {
+        "paged_prefill": "lmlang.kernels.c.attention",
+        "paged_decode": "lmlang.kernels.c.attention",
+        "paged_shared": "lmlang.kernels.c.attention",
+    },
 }
 """By form and op, the module with a function of the op's name that takes the same arguments."""
 
@@ -105,7 +111,9 @@ def form_of(x: Tensor) -> Form:
             )
         _need_triton()
         return "triton"
-    return "reference"
+    if chosen == "c":
+        native.library()
+    return "c" if x.device.type == "cpu" and native.available() else "reference"
 
 
 def use_reference() -> bool:
@@ -120,9 +128,9 @@ def use_reference() -> bool:
 @cache
 def _chosen() -> str:
     chosen = os.environ.get("LMLANG_KERNELS", "auto")
-    if chosen not in ("auto", "reference", "triton"):
+    if chosen not in ("auto", "reference", "c", "triton"):
         raise ModelError(
-            f"LMLANG_KERNELS={quote(chosen)} means nothing: set it to 'auto', 'reference' or "
+            f"LMLANG_KERNELS={quote(chosen)} means nothing: set it to 'auto', 'reference', 'c' or "
             "'triton'."
         )
     return chosen
