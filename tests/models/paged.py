@@ -13,7 +13,7 @@ from lmlang.runtime.cache.pool import KVPool
 from lmlang.runtime.models.causal import CausalLM, Inputs
 from lmlang.runtime.models.hf import HFModel
 from lmlang.runtime.models.hf_loader import opened
-from lmlang.runtime.models.hf_refusals import check_config
+from lmlang.runtime.models.hf_refusals import check_class, check_config
 from tests.models import zoo
 
 SLOTS = 256
@@ -71,7 +71,9 @@ def on_our_pool(kind: str, **changes: Any) -> HFModel:
     """A tiny model of a type, as it is opened."""
     config = zoo.tiny_config(kind, **changes)
     check_config(config)
-    return opened(zoo.tiny_transformer(config))
+    transformer = zoo.tiny_transformer(config)
+    check_class(transformer)
+    return opened(transformer)
 
 
 def rows_of(vocab: int) -> dict[str, list[int]]:

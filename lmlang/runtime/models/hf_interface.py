@@ -79,7 +79,7 @@ class AttentionDoor:
         AttentionInterface.register(self.name, answer)
         AttentionInterface.register(self.tagging, answer)
         AttentionMaskInterface.register(self.tagging, tag)
-        weakref.finalize(self, _forget, (self.name, self.tagging))
+        weakref.finalize(self, _forget, (self.name, self.tagging)).atexit = False
 
     @contextmanager
     def answered_by(self, handler: Handler) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """From a Hugging Face folder to a model of transformers that is known to run right on our pool.
 
-    config -> refused by what it says?  -> weights -> refused by its class?  -> probed -> compared
+    config -> refused by what it says?  -> by its class?  -> weights -> probed -> compared
 
 Code that comes with a model is never run, and weights are read from safetensors alone.
 """
@@ -52,6 +52,7 @@ def load_hf(folder: Path, dtype: torch.dtype, device: torch.device | None = None
     path = folder / "config.json"
     try:
         config = _config(path)
+        _check_empty(folder, config)
         return opened(_weights(folder, config, dtype).to(device or "cpu"), path)
     except Refused as refused:
         raise ModelError(f"{path}: {_refusal(path, refused)}") from None
@@ -61,14 +62,13 @@ def opened(model: Any, config_path: Path | None = None) -> HFModel:
     """A model of transformers on our pool, looked at and compared with itself.
 
     Args:
-        model: It, of a config that `check_config` takes.
+        model: It, taken by `check_config` and `check_class`, under eager attention.
         config_path: Its config's file, by which the verdict is kept; None compares anew.
 
     Raises:
         Refused: It cannot run right.
     """
     model.eval()
-    check_class(model)
     door = AttentionDoor()
     made = HFModel(model, door, probe(model, door, longest_context(model.config)))
     if config_path is None:
@@ -112,6 +112,16 @@ def _config(path: Path) -> Any:
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise Refused("transformers has no causal language model of its type")
     return config
+
+
+def _check_empty(folder: Path, config: Any) -> None:
+    """Refuse a model by its class before its weights are read: made without any here."""
+    from transformers import AutoModelForCausalLM
+
+    auto: Any = AutoModelForCausalLM
+    with _naming(folder), torch.device("meta"):
+        empty = auto.from_config(config)
+    check_class(empty)
 
 
 def _weights(folder: Path, config: Any, dtype: torch.dtype) -> Any:

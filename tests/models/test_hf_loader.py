@@ -1,0 +1,147 @@
+"""Folders of models of transformers: what is refused before, while and after they are read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from lmlang.errors import ModelError
+from lmlang.runtime.models import hf_parity
+from lmlang.runtime.models.hf import HFModel
+from lmlang.runtime.models.hf_loader import load_hf
+from lmlang.runtime.models.opened import open_model
+from tests.models.folders import said, save
+
+F32 = torch.float32
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "phi"
+    save(folder, "phi")
+    return folder
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "phi"))
+
+
+def test_a_type_that_is_not_native_is_opened_by_transformers(folder):
+    opened = open_model(folder)
+    assert opened.implementation == "transformers"
+    assert isinstance(opened.model, HFModel)
+    with pytest.raises(ModelError, match="of the type 'phi', and only llama, mistral"):
+        open_model(folder, implementation="native")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "none-such"}, "of the type 'none-such', which neither lmlang nor trans"),
+        (
+            {"model_type": "own", "auto_map": {"AutoModelForCausalLM": "code.Model"}},
+            "code that comes with a model is never run: update transformers, or give another",
+        ),
+        ({"model_type": 5}, "config.json: the metadata 'model_type' is of the type int"),
+        ({"model_type": "bloom"}, "a model of the type 'bloom' cannot run on our cache: its pos"),
+        (
+            {"model_type": "t5"},
+            "of the type 't5' cannot run on our cache: it is an encoder-decoder",
+        ),
+        ({"model_type": "vit"}, "'vit' cannot run .* no causal language model of its type. Give"),
+        ({"model_type": "mamba"}, "'mamba' cannot run on our cache: it keeps a recurrent or conv"),
+        ({"hidden_size": "wide"}, "transformers cannot open this model"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "cannot open this model"),
+    ],
+)
+def test_what_transformers_cannot_run_right_is_refused_with_name_and_reason(
+    folder, changes, message
+):
+    said(folder, **changes)
+    with pytest.raises(ModelError, match=message) as caught:
+        open_model(folder)
+    assert str(folder) in str(caught.value)
+
+
+def test_weights_must_be_whole(folder):
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    weights.pop("model.layers.1.mlp.fc1.weight")
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"lacks the tensor '.*layers\.1\.mlp\.fc1\.weight', or "):
+        open_model(folder)
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(ModelError, match="not a usable safetensors file"):
+        open_model(folder)
+    path.rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="weights as a pickle"):
+        open_model(folder)
+
+
+def test_code_of_a_folder_is_never_run(folder, monkeypatch):
+    said(folder, auto_map={"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"})
+    (folder / "code.py").write_text("raise SystemExit('code of a model was run')")
+    assert open_model(folder).implementation == "transformers"
+
+
+def test_without_the_package_the_error_says_how_to_get_it(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ModelError, match=r'need the package transformers: `pip install "lmlang\['):
+        open_model(folder)
+
+
+def test_a_model_is_compared_with_itself_once(folder, monkeypatch):
+    made: list[Any] = []
+    measure = hf_parity.measure
+    monkeypatch.setattr(hf_parity, "measure", lambda model: made.append(model) or measure(model))
+    said(folder, note="another config")
+    for _ in range(2):
+        load_hf(folder, F32)
+    assert len(made) == 1
+    load_hf(folder, torch.bfloat16)
+    assert len(made) == 2  # another dtype is another question
+    said(folder, note="a third one")
+    load_hf(folder, F32)
+    assert len(made) == 3
+
+
+def test_a_verdict_is_kept_with_its_reason_and_a_damaged_one_is_none(folder, cache, monkeypatch):
+    said(folder, note="refused")
+    with monkeypatch.context() as patch:
+        patch.setattr(hf_parity, "measure", lambda model: 0.3)
+        with pytest.raises(ModelError, match=r"by 0\.3 of their length, 0\.001 is allowed"):
+            load_hf(folder, F32)
+    with pytest.raises(ModelError, match=r"'phi' cannot run on our cache: its outputs in chunks"):
+        load_hf(folder, F32)
+    kept = hf_parity.verdict_key(folder / "config.json", F32, torch.device("cpu"))
+    path = cache / "transformers" / f"{kept}.json"
+    assert "chunks" in json.loads(path.read_text())["refused"]
+    path.write_text('{"refused": 5}')
+    assert isinstance(load_hf(folder, F32), HFModel)
+    assert json.loads(path.read_text()) == {"refused": ""}
+
+
+def test_where_verdicts_cannot_be_kept_models_load_all_the_same(folder, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LMLANG_CACHE", str(tmp_path / "file" / "none"))
+    assert isinstance(load_hf(folder, F32), HFModel)
+
+
+def test_the_names_of_a_model_leave_transformers_with_it(folder):
+    from transformers import AttentionInterface
+
+    before = set(AttentionInterface().valid_keys())
+    model = load_hf(folder, F32)
+    assert len(set(AttentionInterface().valid_keys()) - before) == 2
+    with pytest.raises(ModelError, match="was called outside of its Runtime"):
+        model.module(input_ids=torch.tensor([[3, 4]]))
+    del model
+    assert set(AttentionInterface().valid_keys()) == before
