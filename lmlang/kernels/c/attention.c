@@ -40,19 +40,9 @@ typedef struct {
     state states[3]; /* of the unit that an earlier thread began, that a later one ends, of others */
 } room;
 
-static inline int lm_width(int type) { return type == LM_F32 ? 4 : type == LM_I8 ? 1 : 2; }
-
 static inline int lm_filled(int size) { return (size + MAX_LANES - 1) / MAX_LANES * MAX_LANES; }
 
 static inline float lm_exp2(float x) { return exp2f(x); }
-
-static inline float lm_half(uint16_t half) {
-    union { uint32_t bits; float number; } x = {(uint32_t)(half & 0x7fffu) << 13};
-    x.number *= 0x1p112f;
-    if (x.number >= 65536.0f) x.bits |= 0x7f800000u;
-    x.bits |= (uint32_t)(half & 0x8000u) << 16;
-    return x.number;
-}
 
 static inline float lm_scale(const lm_attention *a, const void *scales, int64_t slot, int head) {
     int64_t at = slot * a->kv_heads + head;
@@ -60,46 +50,8 @@ static inline float lm_scale(const lm_attention *a, const void *scales, int64_t 
                                    : ((const float *)scales)[at];
 }
 
-/* BLOCK by WIDE vectors of sums, WIDE of a row and one factor fill the registers there are. */
-#if defined(__x86_64__)
-#define LANES 16
-#define BLOCK 6
-#define WIDE 4
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
-#define N(name) name##_avx512
-#include "vector.h"
-#include "tiles.h"
-#define LANES 8
-#define BLOCK 6
-#define WIDE 2
-#define TARGET __attribute__((target("avx2,fma")))
-#define N(name) name##_avx2
-#include "vector.h"
-#include "tiles.h"
-#endif
-#define LANES 4
-#define BLOCK 6
-#if defined(__aarch64__)
-#define WIDE 4
-#else
-#define WIDE 2
-#endif
-#define TARGET
-#define N(name) name##_plain
-#include "vector.h"
-#include "tiles.h"
-
-typedef int (*attend_fn)(const lm_attention *, const unit *, int, int, const room *,
-                         const state *);
-
-static attend_fn attend_by(int level) {
-#if defined(__x86_64__)
-    if (level == LM_AVX512) return attend_avx512;
-    if (level == LM_AVX2) return attend_avx2;
-#endif
-    (void)level;
-    return attend_plain;
-}
+#define KERNELS "tiles.h"
+#include "each_isa.h"
 
 /* Queries of a row that go into one unit, and whether it has all kv heads. */
 static int unit_queries(const lm_attention *a, int queries, int *all_heads) {
@@ -174,47 +126,6 @@ int64_t lm_attend_space(int32_t heads, int32_t kv_heads, int32_t key_dim, int32_
     return threads * lay_out(&r, NULL, heads, kv_heads, key_dim, value_dim) + MAX_LANES;
 }
 
-/* n numbers to a type, rounded to the nearest, to the even one of two. */
-static void put(const float *from, float factor, int n, int type, void *to, int64_t at) {
-    if (type == LM_F32) {
-        for (int i = 0; i < n; i++) ((float *)to)[at + i] = from[i] * factor;
-        return;
-    }
-    for (int i = 0; i < n; i++) {
-        union { float number; uint32_t bits; } x = {from[i] * factor};
-        uint32_t sign = x.bits & 0x80000000u, rest = x.bits & 0x7fffffffu, half;
-        if (type == LM_BF16) {
-            half = rest > 0x7f800000u ? 0x7fc0u : (rest + 0x7fffu + (rest >> 16 & 1)) >> 16;
-        } else if (rest > 0x7f800000u) {
-            half = 0x7e00u;
-        } else if (rest >= 0x477ff000u) { /* 65520: rounds to infinity */
-            half = 0x7c00u;
-        } else if (rest < 0x38800000u) { /* below 2^-14 the last bit stands for 2^-24 */
-            x.bits = rest;
-            x.number += 0.5f;
-            half = x.bits - 0x3f000000u;
-        } else {
-            half = (rest + 0xfffu + (rest >> 13 & 1) - (112u << 23)) >> 13;
-        }
-        ((uint16_t *)to)[at + i] = (uint16_t)(half | sign >> 16);
-    }
-}
-
-static void write_unit(const lm_attention *a, const unit *u, const state *s) {
-    int groups = a->heads / a->kv_heads, m = u->count * groups, filled = lm_filled(a->value_dim);
-    for (int h = 0; h < u->heads; h++)
-        for (int i = 0; i < m; i++) {
-            int at = h * m + i;
-            int64_t to = (int64_t)(u->query + i / groups) * a->heads
-                + (u->head + h) * groups + i % groups;
-            float sum = s->sums[(int64_t)at * MAX_LANES];
-            int nothing = s->largest[at] == -INFINITY && sum == 0.0f;
-            put(s->out + (int64_t)at * filled, nothing ? 0.0f : 1.0f / sum, a->value_dim, a->q_type,
-                a->out, to * a->value_dim);
-            a->lse[to] = nothing ? -INFINITY : (s->largest[at] + log2f(sum)) * LN2;
-        }
-}
-
 /* Adds a state of other keys to one of the same queries. */
 static void merge(const lm_attention *a, const unit *u, const state *s, const state *other) {
     int all = u->heads * u->count * (a->heads / a->kv_heads), filled = lm_filled(a->value_dim);
@@ -232,7 +143,8 @@ static void merge(const lm_attention *a, const unit *u, const state *s, const st
 
 typedef struct {
     const lm_attention *a;
-    attend_fn attend;
+    int (*attend)(const lm_attention *, const unit *, int, int, const room *, const state *);
+    void (*finish)(const lm_attention *, const unit *, const state *);
     float *space;
     int shares;
     int64_t cost;
@@ -267,7 +179,7 @@ static void do_share(void *argument, int share) {
         const state *s = r.states + (first > 0 ? 0 : last < u.tiles ? 1 : 2);
         int fault = w->attend(w->a, &u, first, last, &r, s);
         if (fault) __atomic_store_n(&w->fault, fault, __ATOMIC_RELAXED);
-        else if (first == 0 && last == u.tiles) write_unit(w->a, &u, s);
+        else if (first == 0 && last == u.tiles) w->finish(w->a, &u, s);
     }
 }
 
@@ -288,7 +200,7 @@ static void join(const work *w) {
             room_of(w, other, &its);
             merge(w->a, &u, &mine.states[1], &its.states[0]);
         }
-        write_unit(w->a, &u, &mine.states[1]);
+        w->finish(w->a, &u, &mine.states[1]);
     }
 }
 
@@ -301,7 +213,7 @@ static void write_nothing(const lm_attention *a, int first, int last) {
 }
 
 static int checked(const lm_attention *a) {
-    if (row_start(a, 0) != 0 || a->table_starts[0] != 0) return LM_BAD_ROWS;
+    if (row_start(a, 0) != 0 || a->table_starts[0] < 0) return LM_BAD_ROWS;
     for (int row = 0; row < a->rows; row++) {
         int64_t queries = (int64_t)row_start(a, row + 1) - row_start(a, row);
         int64_t length = (int64_t)a->table_starts[row + 1] - a->table_starts[row];
@@ -319,7 +231,7 @@ static int checked(const lm_attention *a) {
 int lm_attend(const lm_attention *a) {
     int fault = checked(a);
     if (fault) return fault;
-    work w = {.a = a, .attend = attend_by(lm_level())};
+    work w = {.a = a, .attend = BEST(attend), .finish = BEST(finish)};
     uintptr_t line = MAX_LANES * sizeof(float);
     w.space = (float *)(((uintptr_t)a->space + line - 1) / line * line);
     for (unit u = {.row = -1}; next_unit(a, &u);) {

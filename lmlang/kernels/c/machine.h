@@ -2,7 +2,20 @@
 #ifndef LMLANG_MACHINE_H
 #define LMLANG_MACHINE_H
 
+#include "lmlang.h"
+
 enum { LM_PLAIN, LM_AVX2, LM_AVX512 };
+
+/* Bytes of a number of a type. */
+static inline int lm_width(int type) { return type == LM_F32 ? 4 : type == LM_I8 ? 1 : 2; }
+
+static inline float lm_half(uint16_t half) {
+    union { uint32_t bits; float number; } x = {(uint32_t)(half & 0x7fffu) << 13};
+    x.number *= 0x1p112f;
+    if (x.number >= 65536.0f) x.bits |= 0x7f800000u;
+    x.bits |= (uint32_t)(half & 0x8000u) << 16;
+    return x.number;
+}
 
 /* The instruction set in use. */
 int lm_level(void);

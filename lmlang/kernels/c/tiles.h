@@ -1,4 +1,4 @@
-/* Attention of a few queries over tiles of keys: included once an instruction set, after vector.h.
+/* Attention of a few queries over tiles of keys; included by each_isa.h.
 
    A piece is some queries of one row, some kv heads and some tiles of TILE keys. The G query heads
    of a kv head are so many more queries of it. For each tile and kv head, M queries in all:
@@ -111,7 +111,7 @@ INLINE void N(load_keys_as)(int type, const lm_attention *a, int head, const int
             int there = size - d < LANES ? size - d : LANES;
             for (int i = 0; i < LANES; i++) {
                 const char *p = from[i] + (int64_t)d * width;
-                x[i] = there == LANES ? N(load_as)(p, type) : N(load_some)(p, type, there);
+                x[i] = N(load_some)(p, type, there);
                 if (type == LM_I8) x[i] *= scale[i];
             }
             N(transpose)(x);
@@ -131,7 +131,7 @@ INLINE void N(load_values_as)(int type, const lm_attention *a, int head, const i
         if (j < ahead) N(fetch)(a->v, slots[TILE + j] * a->v_stride + head * a->v_head, size, width);
         for (int d = 0; d < size; d += LANES) {
             const char *p = from + (int64_t)d * width;
-            vf x = size - d < LANES ? N(load_some)(p, type, size - d) : N(load_as)(p, type);
+            vf x = N(load_some)(p, type, size - d < LANES ? size - d : LANES);
             N(store)(to + d, type == LM_I8 ? x * scale : x);
         }
     }
@@ -201,10 +201,8 @@ TARGET static void N(load_queries)(const lm_attention *a, const unit *u, float f
                 for (int d = 0; d < size; d += LANES) {
                     int there = size - d < LANES ? size - d : LANES;
                     const char *p = from + (int64_t)d * width;
-                    vf x = there == LANES ? N(load_as)(p, a->q_type)
-                                          : N(load_some)(p, a->q_type, there);
-                    x *= factor;
-                    __builtin_memcpy(to + d, &x, (size_t)there * sizeof(float));
+                    vf x = N(load_some)(p, a->q_type, there);
+                    N(store_some)(to + d, LM_F32, x * factor, there);
                 }
             }
         }
@@ -260,13 +258,23 @@ TARGET static int N(attend)(const lm_attention *a, const unit *u, int first, int
     return LM_OK;
 }
 
-#undef vf
-#undef vi
-#undef vu
-#undef INLINE
-#undef EACH
-#undef LANES
-#undef TARGET
-#undef N
-#undef BLOCK
-#undef WIDE
+/* The results of a unit from its state over all keys. */
+TARGET static void N(finish)(const lm_attention *a, const unit *u, const state *s) {
+    int groups = a->heads / a->kv_heads, m = u->count * groups, filled = lm_filled(a->value_dim);
+    int width = lm_width(a->q_type);
+    for (int h = 0; h < u->heads; h++)
+        for (int i = 0; i < m; i++) {
+            int64_t at = h * m + i, to = (int64_t)(u->query + i / groups) * a->heads
+                + (u->head + h) * groups + i % groups;
+            float sum = s->sums[at * MAX_LANES];
+            int nothing = s->largest[at] == -INFINITY && sum == 0.0f;
+            float share = nothing ? 0.0f : 1.0f / sum;
+            char *out = (char *)a->out + to * a->value_dim * width;
+            for (int d = 0; d < a->value_dim; d += LANES) {
+                int there = a->value_dim - d < LANES ? a->value_dim - d : LANES;
+                vf x = N(load)(s->out + at * filled + d) * share;
+                N(store_some)(out + (int64_t)d * width, a->q_type, x, there);
+            }
+            a->lse[to] = nothing ? -INFINITY : (s->largest[at] + log2f(sum)) * LN2;
+        }
+}

@@ -1,7 +1,4 @@
-/* Vectors of LANES float32, in the compiler's own vector types: included once an instruction set.
-
-   Before it: LANES (4, 8, 16), TARGET (a function attribute) and N(name), which makes a name the
-   instruction set's own. */
+/* Vectors of LANES float32, in the compiler's own vector types; included by each_isa.h. */
 
 typedef float N(vf) __attribute__((vector_size(LANES * 4)));
 typedef int32_t N(vi) __attribute__((vector_size(LANES * 4)));
@@ -137,9 +134,53 @@ INLINE vf N(load_as)(const void *p, int type) {
     }
 }
 
-/* The same where only the first n < LANES are there; the others become 0. */
+/* Only the first n of them, the others 0; n may be LANES. */
 INLINE vf N(load_some)(const void *p, int type, int n) {
+    if (n == LANES) return N(load_as)(p, type);
     float room[LANES] = {0};
     __builtin_memcpy(room, p, (size_t)n * lm_width(type));
     return N(load_as)(room, type);
+}
+
+INLINE void N(store_bf16)(void *p, vf x) {
+    vu bits = (vu)x, rest = bits & 0x7fffffffu;
+    vu half = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+    vu none = (vu)(rest > 0x7f800000u); /* NaN must not be rounded to infinity */
+    N(vh) narrow = __builtin_convertvector((half & ~none) | (0x7fc0u & none), N(vh));
+    __builtin_memcpy(p, &narrow, sizeof narrow);
+}
+
+INLINE void N(store_f16)(void *p, vf x) {
+    vu bits = (vu)x, rest = bits & 0x7fffffffu;
+    vu usual = (rest + 0xfffu + (rest >> 13 & 1) - (112u << 23)) >> 13;
+    /* Below 2^-14 the last bit stands for 2^-24, as that of numbers from a half to one does. */
+    vu small = (vu)((vf)rest + 0.5f) - 0x3f000000u;
+    vu half = (vu)(rest < 0x38800000u);
+    half = (small & half) | (usual & ~half);
+    vu large = (vu)(rest >= 0x477ff000u); /* from 65520 on: infinity */
+    half = (0x7c00u & large) | (half & ~large);
+    vu none = (vu)(rest > 0x7f800000u);
+    half = (0x7e00u & none) | (half & ~none);
+    N(vh) narrow = __builtin_convertvector(half | (bits >> 31 << 15), N(vh));
+    __builtin_memcpy(p, &narrow, sizeof narrow);
+}
+
+/* LANES float32 to numbers of a type (not int8), rounded to the nearest, or the even one of two. */
+INLINE void N(store_as)(void *p, int type, vf x) {
+    switch (type) {
+    case LM_BF16: N(store_bf16)(p, x); break;
+    case LM_F16: N(store_f16)(p, x); break;
+    default: N(store)(p, x);
+    }
+}
+
+/* Only the first n of them; n may be LANES. */
+INLINE void N(store_some)(void *p, int type, vf x, int n) {
+    if (n == LANES) {
+        N(store_as)(p, type, x);
+        return;
+    }
+    float room[LANES];
+    N(store_as)(room, type, x);
+    __builtin_memcpy(p, room, (size_t)n * lm_width(type));
 }
