@@ -59,7 +59,7 @@ def test_a_type_that_is_not_native_is_opened_by_transformers(folder):
         ({"model_type": "vit"}, "'vit' cannot run .* no causal language model of its type. Give"),
         ({"model_type": "mamba"}, "'mamba' cannot run on our cache: it keeps a recurrent or conv"),
         ({"hidden_size": "wide"}, "transformers cannot open this model"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "cannot open this model"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised by 'gptq'"),
     ],
 )
 def test_what_transformers_cannot_run_right_is_refused_with_name_and_reason(

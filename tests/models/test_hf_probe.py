@@ -67,7 +67,7 @@ def test_the_context_ends_where_angles_would_depend_on_the_batch(rope, longest):
 
 
 def test_without_a_length_of_the_context_a_model_is_refused():
-    config = zoo.tiny_config("rwkv")  # which has none
+    config = zoo.tiny_config("whisper")  # which names it otherwise
     with pytest.raises(Refused, match="no length of the context"):
         longest_context(config)
 
