@@ -133,7 +133,7 @@ def _gathered(pool: Tensor, scales: Tensor | None, slots: Slots, dtype: torch.dt
     found = _at(pool, slots)
     if scales is None:
         return found.to(dtype)
-    return (found.float() * _at(scales, slots).float()[..., None]).to(dtype)
+    return found.float().mul_(_at(scales, slots).float()[..., None]).to(dtype)
 
 
 def _at(x: Tensor, slots: Slots) -> Tensor:

@@ -195,6 +195,8 @@ def run_attention(
     """
     parts, scale, softcap = plan.parts[layer.window], layer.scale, layer.softcap
     store_kv(kv, plan.stores, k, v)
+    if kv.k_scale is not None:  # a chunk sees itself as later ones will see it
+        k, v = kv.keys(plan.stores, k.dtype), kv.values(plan.stores, v.dtype)
     out = torch.empty((*q.shape[:2], v.shape[2]), dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
     for chunk in parts.chunks:
