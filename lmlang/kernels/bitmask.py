@@ -25,11 +25,8 @@ def apply_bitmask(logits: Tensor, masks: Tensor, rows: Tensor) -> None:
 
 def apply_bitmask_reference(logits: Tensor, masks: Tensor, rows: Tensor) -> None:
     """`apply_bitmask` in plain torch."""
-    out = ~allowed(masks, logits.shape[-1])
-    if len(masks) == len(logits) == 1:
-        logits.masked_fill_(out, float("-inf"))
-    else:
-        logits[rows] = logits[rows].masked_fill_(out, float("-inf"))
+    for row, out in zip(rows.tolist(), ~allowed(masks, logits.shape[-1]), strict=True):
+        logits[row].masked_fill_(out, float("-inf"))
 
 
 def allowed(masks: Tensor, vocab: int) -> Tensor:

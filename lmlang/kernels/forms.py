@@ -46,6 +46,10 @@ HOMES: dict[Form, dict[str, str]] = {
         "store": "lmlang.kernels.triton.rope",
         "apply_bitmask": "lmlang.kernels.triton.bitmask",
         "draw": "lmlang.kernels.triton.sampling",
+        "paged_prefill": "lmlang.kernels.triton.attention",
+        "paged_shared": "lmlang.kernels.triton.attention",
+        "paged_decode": "lmlang.kernels.triton.decode",
+        "merge_states": "lmlang.kernels.triton.states",
     },
     "c": {
         "paged_prefill": "lmlang.kernels.c.attention",
@@ -86,6 +90,11 @@ def dispatch(op: str, reference: Kernel, x: Tensor) -> Kernel:
     """
     if torch.compiler.is_compiling():
         return cast(Kernel, getattr(torch.ops.lmlang, op))
+    return chosen_form(op, reference, x)
+
+
+def chosen_form(op: str, reference: Kernel, x: Tensor) -> Kernel:
+    """`dispatch` outside of a compiler: what runs in the end."""
     return cast(Kernel, _kernel(form_of(x), op) or reference)
 
 

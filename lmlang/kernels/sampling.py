@@ -11,11 +11,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lmlang.kernels.forms import dispatch
+
 _MULTIPLIERS = (0x7FEB352D, 0x846CA68B - (1 << 32))  # as int32
-
-
 HEAD = 1024
 """So many of the likeliest tokens are looked at before all are put in order."""
+COLDEST = 1e-30
+"""The lowest temperature that is divided by."""
 
 
 def _mix(x: Tensor, other: Tensor) -> None:
@@ -46,6 +48,100 @@ def gumbel_noise(words: Tensor, vocab: int) -> Tensor:
     u = w.view(torch.uint32).to(torch.float32)
     u.add_(0.5).mul_(2.0**-32).clamp_(max=1.0 - 2.0**-24)
     return u.neg_().log1p_().neg_().log_().neg_()
+
+
+def draw(
+    scores: Tensor,
+    words: Tensor,
+    temperatures: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    truncates: bool,
+) -> Tensor:
+    """One token of every row: the likeliest where the temperature is 0, else the keyed draw.
+
+    Args:
+        scores: float32 [R, V] with a dense last axis, V > 0; -inf what cannot be drawn.
+        words: int32 [R, 2], the bits of each row's two words (`lmlang.noise.draw_words`).
+        temperatures: float32 [R], 0 or above; what is left out by the limits counts above 0 only.
+        top_k: int32 or int64 [R], V for no limit.
+        top_p: float32 [R], 1 for no limit.
+        min_p: float32 [R], 0 for no limit.
+        truncates: Whether any row has a limit.
+
+    Returns:
+        int32 [3, R]: the tokens; the bits of their float32 probabilities among what could be drawn,
+        at a temperature of 1 where it is 0; and 1 where the token is the reference's for sure, 0
+        where only the reference itself can tell, for rounding.
+    """
+    run = dispatch("draw", draw_reference, scores)
+    return run(scores, words, temperatures, top_k, top_p, min_p, truncates)
+
+
+def draw_reference(
+    scores: Tensor,
+    words: Tensor,
+    temperatures: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    truncates: bool,
+) -> Tensor:
+    """`draw` in plain torch."""
+    tokens, weights = drawn_from(scores, words, temperatures, top_k, top_p, min_p, truncates)
+    probs = torch.softmax(weights, dim=-1).gather(-1, tokens[:, None])[:, 0]
+    probs = probs.nan_to_num_(0.0)
+    return torch.stack([tokens.int(), probs.view(torch.int32), torch.ones_like(tokens).int()])
+
+
+def drawn_from(
+    scores: Tensor,
+    words: Tensor,
+    temperatures: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    truncates: bool,
+) -> tuple[Tensor, Tensor]:
+    """The tokens of `draw`, int64 [R], and what they were drawn from.
+
+    That is float32 [R, V] whose softmax are the probabilities; it may be ``scores`` itself.
+    """
+    hot = (temperatures > 0).nonzero()[:, 0]
+    if not len(hot):
+        return torch.argmax(scores, dim=-1), scores  # the first of equal ones
+    if len(hot) == len(scores):
+        weights = scaled(scores, temperatures, top_k, top_p, min_p, truncates)
+        return torch.argmax(weights + gumbel_noise(words, scores.shape[-1]), dim=-1), weights
+    found = scaled(scores[hot], temperatures[hot], top_k[hot], top_p[hot], min_p[hot], truncates)
+    weights, noisy = scores.clone(), scores.clone()
+    weights[hot] = found
+    noisy[hot] = found + gumbel_noise(words[hot], scores.shape[-1])
+    return torch.argmax(noisy, dim=-1), weights
+
+
+def scaled(
+    scores: Tensor,
+    temperatures: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    truncates: bool,
+) -> Tensor:
+    """Logits, less the largest, divided by temperatures above 0, truncated: new, as `draw`'s."""
+    # From the largest down, so that no temperature, however small, makes an infinity; where
+    # nothing at all can be drawn the largest is none.
+    largest = scores.amax(dim=-1, keepdim=True).clamp_(min=torch.finfo(torch.float32).min)
+    found = (scores - largest).div_(temperatures.clamp(min=COLDEST)[:, None])
+    if not truncates:
+        return found
+    cut = ((top_k < scores.shape[-1]) | (top_p < 1) | (min_p > 0)).nonzero()[:, 0]
+    if len(cut) == len(found):
+        return truncate(found, top_k, top_p, min_p)
+    if len(cut):
+        found[cut] = truncate(found[cut], top_k[cut], top_p[cut], min_p[cut])
+    return found
 
 
 def truncate(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
@@ -86,7 +182,8 @@ def _truncate_in_order(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tens
     """`truncate` by sorting all tokens."""
     ordered, ids = torch.sort(logits, dim=-1, descending=True, stable=True)
     ordered = _first(ordered, top_k)
-    gone = _gone(torch.softmax(ordered, dim=-1), top_p, min_p)
+    # In double precision: a sum of many small numbers is otherwise off by more than one of them.
+    gone = _gone(torch.softmax(ordered, dim=-1, dtype=torch.float64), top_p, min_p)
     return torch.empty_like(logits).scatter_(-1, ids, ordered.masked_fill(gone, float("-inf")))
 
 

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lmlang.kernels.sampling import gumbel_noise, truncate
+from lmlang.kernels.bitmask import allowed, apply_bitmask
+from lmlang.kernels.forms import form_of
+from lmlang.kernels.sampling import COLDEST, draw, drawn_from
 from lmlang.noise import draw_words
 from lmlang.protocol import SamplingParams, TopProbs
 from lmlang.runtime.cache.radix import IntArray
@@ -63,7 +66,8 @@ class Draw:
 def sample(logits: Tensor, draws: Seq[Draw]) -> list[Drawn]:
     """One token for each draw, in their order.
 
-    A greedy one is told with its probability at a temperature of 1.
+    A greedy one is told with its probability at a temperature of 1. On a GPU the host waits for
+    the device once, to read the tokens; before that, nothing is read from it.
 
     Args:
         logits: float32 [K, V], the model's own, finite; not written.
@@ -71,10 +75,12 @@ def sample(logits: Tensor, draws: Seq[Draw]) -> list[Drawn]:
     """
     rows = [draw.row for draw in draws]
     in_place = rows == list(range(len(logits)))
-    scores = logits if in_place else logits[torch.tensor(rows, device=logits.device)]
+    scores = logits if in_place else logits.index_select(0, _there(rows, np.int64, logits))
     if any(map(_is_adjusted, draws)):
         scores = scores.clone(memory_format=torch.contiguous_format) if in_place else scores
         _adjust(scores, draws)
+    if form_of(scores) == "triton":
+        return _drawn_on_device(scores, draws)
     cached = max(1, CACHED // logits.shape[-1])
     size = cached if logits.device.type == "cpu" else len(draws)
     if all(draw.params.temperature == 0 for draw in draws):
@@ -85,32 +91,56 @@ def sample(logits: Tensor, draws: Seq[Draw]) -> list[Drawn]:
     return found
 
 
+def _drawn_on_device(scores: Tensor, draws: Seq[Draw]) -> list[Drawn]:
+    """The tokens of some rows from their adjusted logits [R, V], by the fused kernel.
+
+    Where rounding on the device could have changed the token, and where the likeliest tokens are
+    wanted, the row is drawn from again here.
+    """
+    drawn = draw(scores, *_settings(scores, draws)).cpu().numpy()
+    tokens: list[int] = drawn[0].tolist()
+    probs: list[float] = drawn[1].view(np.float32).tolist()
+    found = [
+        Drawn(token, prob if draw.probs else None)
+        for token, prob, draw in zip(tokens, probs, draws, strict=True)
+    ]
+    again = [i for i, draw in enumerate(draws) if not drawn[2, i] or draw.top]
+    if again:
+        own = scores.index_select(0, _there(again, np.int64, scores)).cpu()
+        for i, redrawn in zip(again, _drawn(own, [draws[i] for i in again]), strict=True):
+            found[i] = redrawn
+    return found
+
+
+def _settings(
+    scores: Tensor, draws: Seq[Draw]
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, bool]:
+    """What `draw` must know of each row but its scores, in one copy to their device."""
+    vocab, params = scores.shape[-1], [draw.params for draw in draws]
+    columns = np.empty((6, len(draws)), dtype=np.int32)
+    columns[:2] = np.array(
+        [draw_words(draw.key, draw.index) for draw in draws], dtype=np.uint32
+    ).T.view(np.int32)
+    floats = columns[2:5].view(np.float32)
+    floats[0] = [max(p.temperature, COLDEST) if p.temperature > 0 else 0 for p in params]
+    floats[1] = [p.top_p for p in params]
+    floats[2] = [p.min_p for p in params]
+    columns[5] = [min(p.top_k, vocab) if p.top_k > 0 else vocab for p in params]
+    truncates = any(p.top_k > 0 or p.top_p < 1 or p.min_p > 0 for p in params)
+    there = _there(columns, np.int32, scores)
+    temperatures, top_p, min_p = there[2:5].view(torch.float32)
+    return there[:2].T, temperatures, there[5], top_p, min_p, truncates
+
+
 def _drawn(scores: Tensor, draws: Seq[Draw]) -> list[Drawn]:
     """The tokens of some rows from their adjusted logits [R, V], which are not written."""
-    hot = [i for i, draw in enumerate(draws) if draw.params.temperature > 0]
+    drawn, weights = drawn_from(scores, *_settings(scores, draws))
+    tokens: list[int] = drawn.tolist()
     asked = [i for i, draw in enumerate(draws) if draw.probs]
-    weights = scores
-    if hot:
-        some = len(hot) < len(draws)
-        scaled = _scaled(scores[hot] if some else scores, [draws[i] for i in hot])
-        noisy = scaled + _noise([draws[i] for i in hot], scores)
-        if some and asked:
-            weights = scores.clone()
-            weights[hot] = scaled
-        elif asked:
-            weights = scaled
-        if some:
-            scores = scores.clone()
-            scores[hot] = noisy
-        else:
-            scores = noisy
-    tokens: list[int] = torch.argmax(scores, dim=-1).tolist()  # the first of equal ones
     if not asked:
         return [Drawn(token) for token in tokens]
-    weights = weights[asked]
-    drawn = torch.tensor([[tokens[i]] for i in asked], device=weights.device)
-    weights = torch.softmax(weights, dim=-1)
-    probs = weights.gather(-1, drawn)[:, 0].tolist()
+    weights = torch.softmax(weights[asked], dim=-1)
+    probs = weights.gather(-1, drawn[asked][:, None])[:, 0].tolist()
     told = {
         i: (prob, _likeliest(row, draws[i].top))
         for i, prob, row in zip(asked, probs, weights, strict=True)
@@ -150,18 +180,20 @@ def _adjust(scores: Tensor, draws: Seq[Draw]) -> None:
         return np.concatenate(parts) if parts else NO_IDS
 
     def there(values: IntArray) -> Tensor:
-        return torch.from_numpy(values).to(scores.device)
+        return _there(values, np.int64, scores)
+
+    def floats(values: npt.ArrayLike) -> Tensor:
+        return _there(values, np.float32, scores)
 
     def for_each(values: Iterable[float], counts: Iterable[int]) -> Tensor:
         """float32: a value of each row, as often as it has ids."""
-        repeated = np.repeat(np.fromiter(values, np.float64), np.fromiter(counts, np.int64))
-        return torch.from_numpy(repeated).float().to(scores.device)
+        return floats(np.repeat(np.fromiter(values, np.float64), np.fromiter(counts, np.int64)))
 
     biased = [(i, draw.params.logit_bias) for i, draw in enumerate(draws)]
     at = places((i, [token for token, _ in bias]) for i, bias in biased)
     if len(at):
         more = np.fromiter((value for _, bias in biased for _, value in bias), np.float64)
-        flat[there(at)] += torch.from_numpy(more).float().to(scores.device)
+        flat[there(at)] += floats(more)
     again = [(i, draw) for i, draw in enumerate(draws) if draw.params.repetition_penalty != 1.0]
     if again:
         # An id that came twice is here twice; both times it is given the same value.
@@ -185,21 +217,17 @@ def _adjust(scores: Tensor, draws: Seq[Draw]) -> None:
         row = drawn // vocab
         frequency = np.array([draw.params.frequency_penalty for draw in draws])[row]
         presence = np.array([draw.params.presence_penalty for draw in draws])[row]
-        flat[there(drawn)] -= there(frequency * counts + presence).float()
+        flat[there(drawn)] -= floats(frequency * counts + presence)
     alone = [(i, draw.allowed) for i, draw in enumerate(draws) if draw.allowed is not None]
     if alone:
         kept = there(places(alone))
         values = flat[kept]
-        scores[torch.tensor([i for i, _ in alone], device=scores.device)] = float("-inf")
+        scores.index_fill_(0, there(np.array([i for i, _ in alone])), float("-inf"))
         flat[kept] = values
     masks = [(i, draw.mask) for i, draw in enumerate(draws) if draw.mask is not None]
     if masks:
-        out = ~allowed_by([mask for _, mask in masks], vocab).to(scores.device)
-        if len(masks) == len(draws):
-            scores.masked_fill_(out, float("-inf"))
-        else:
-            rows = torch.tensor([i for i, _ in masks], device=scores.device)
-            scores[rows] = scores[rows].masked_fill_(out, float("-inf"))
+        words = _there(np.stack([mask for _, mask in masks]), np.int32, scores)
+        apply_bitmask(scores, words, there(np.array([i for i, _ in masks])))
     barred = places((i, draw.barred) for i, draw in enumerate(draws) if draw.barred)
     if len(barred):
         flat[there(barred)] = float("-inf")
@@ -207,42 +235,12 @@ def _adjust(scores: Tensor, draws: Seq[Draw]) -> None:
 
 def allowed_by(masks: Seq[MaskArray], vocab: int) -> Tensor:
     """Bitmasks as bool [R, vocab]."""
-    words = np.stack(masks).view(np.uint8)
-    bits = np.unpackbits(words, axis=-1, count=vocab, bitorder="little")
-    return torch.from_numpy(bits.view(np.bool_))
+    return allowed(torch.from_numpy(np.stack(masks)), vocab)
 
 
-def _scaled(scores: Tensor, draws: list[Draw]) -> Tensor:
-    """Adjusted logits, less the largest, divided by the temperature, truncated: float32 [R, V]."""
-    device, vocab = scores.device, scores.shape[-1]
-
-    def column(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=device)
-
-    # From the largest down, so that no temperature, however small, makes an infinity; where
-    # nothing at all can be drawn the largest is none.
-    largest = scores.amax(dim=-1, keepdim=True).clamp_(min=torch.finfo(torch.float32).min)
-    temperatures = column([max(draw.params.temperature, 1e-30) for draw in draws])
-    scaled = (scores - largest).div_(temperatures[:, None])
-    cut = [
-        i
-        for i, draw in enumerate(draws)
-        if draw.params.top_k > 0 or draw.params.top_p < 1 or draw.params.min_p > 0
-    ]
-    if cut:
-        params = [draws[i].params for i in cut]
-        top_k = [min(p.top_k, vocab) if p.top_k > 0 else vocab for p in params]
-        scaled[cut] = truncate(
-            scaled[cut],
-            torch.tensor(top_k, device=device),
-            column([p.top_p for p in params]),
-            column([p.min_p for p in params]),
-        )
-    return scaled
-
-
-def _noise(draws: list[Draw], like: Tensor) -> Tensor:
-    """Each row's noise, float32 [R, V]."""
-    words = np.array([draw_words(draw.key, draw.index) for draw in draws], dtype=np.uint32)
-    on_device = torch.from_numpy(words.view(np.int32)).to(like.device)
-    return gumbel_noise(on_device, like.shape[-1])
+def _there(values: npt.ArrayLike, dtype: npt.DTypeLike, like: Tensor) -> Tensor:
+    """Numbers on the device of a tensor, without a wait for it."""
+    here = torch.from_numpy(np.ascontiguousarray(values, dtype=dtype))
+    if like.device.type == "cuda":
+        here = here.pin_memory()
+    return here.to(like.device, non_blocking=True)
