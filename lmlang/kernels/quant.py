@@ -23,7 +23,7 @@ class Int8Weight:
     """A quantised weight [O, I].
 
     Args:
-        values: int8 [O, I].
+        values: int8 [O, I], dense.
         scale: bfloat16 [O]; 0 for a channel of zeros.
         dtype: That it was quantised from and stands for.
     """
@@ -66,7 +66,7 @@ def quantise_weight(weight: Tensor) -> Int8Weight:
     Args:
         weight: [O, I] of a floating dtype, finite.
     """
-    wide = weight.float()
+    wide = weight.float().contiguous()
     scale = (wide.abs().amax(1) / LARGEST).to(torch.bfloat16)
     steps = torch.where(scale > 0, scale, 1).float()
     # A scale is rounded, so that the largest number may lie a quarter of a step beyond the last.

@@ -45,6 +45,9 @@ def test_a_number_is_off_by_half_a_step_at_most(
     assert not quantised.values[0].any()
     assert not exact(quantised)[0].any()
     assert torch.equal(quantise_weight(-weight).values, -quantised.values)
+    turned = quantise_weight(weight.T.contiguous().T)
+    assert torch.equal(turned.values, quantised.values)
+    assert turned.values.is_contiguous()
 
 
 @settings(max_examples=120)

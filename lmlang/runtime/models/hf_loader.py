@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lmlang.errors import ModelError, quote
 from lmlang.runtime.models import hf_parity
+from lmlang.runtime.models.causal import Inputs
 from lmlang.runtime.models.hf import HFModel
 from lmlang.runtime.models.hf_config import read_json
 from lmlang.runtime.models.hf_interface import AttentionDoor
 from lmlang.runtime.models.hf_probe import probe
+from lmlang.runtime.models.hf_quant import check_packages, method_of, quantise_layers
 from lmlang.runtime.models.hf_refusals import Refused, check_class, check_config, longest_context
 from lmlang.runtime.models.safetensors_file import open_safetensors
 
@@ -29,13 +32,20 @@ log = logging.getLogger("lmlang")
 INSTALL = 'pip install "lmlang[hf]"'
 
 
-def load_hf(folder: Path, dtype: torch.dtype, device: torch.device | None = None) -> HFModel:
+def load_hf(
+    folder: Path,
+    dtype: torch.dtype,
+    device: torch.device | None = None,
+    *,
+    quantize: bool = False,
+) -> HFModel:
     """Load a causal language model through transformers.
 
     Args:
-        folder: With config.json and safetensors files.
+        folder: With config.json and safetensors files; it may come quantised.
         dtype: Of the weights: float32, bfloat16 or float16.
         device: Where they go; None is the CPU.
+        quantize: Whether those of linear layers become int8.
 
     Raises:
         ModelError: transformers is missing, a file is missing or broken, or the model is of a kind
@@ -51,9 +61,20 @@ def load_hf(folder: Path, dtype: torch.dtype, device: torch.device | None = None
     open_safetensors(folder, any_type=True)
     path = folder / "config.json"
     try:
-        config = _config(path)
+        config, device = _config(path), device or torch.device("cpu")
         _check_empty(folder, config)
-        return opened(_weights(folder, config, dtype).to(device or "cpu"), path)
+        method = method_of(config)
+        if method is not None:
+            if quantize:
+                raise ModelError(
+                    f"quantize='int8' is for plain weights, and {folder} is quantised by "
+                    f"{quote(method)} already: leave it out."
+                )
+            check_packages(folder, method)
+            return opened(_weights(folder, config, dtype, device_map={"": device}), path)
+        if quantize:
+            return _quantised(opened(_weights(folder, config, dtype), path), device)
+        return opened(_weights(folder, config, dtype).to(device), path)
     except Refused as refused:
         raise ModelError(f"{path}: {_refusal(path, refused)}") from None
 
@@ -86,6 +107,26 @@ def opened(model: Any, config_path: Path | None = None) -> HFModel:
     if refused:
         raise Refused(refused)
     return made
+
+
+def _quantised(model: HFModel, device: torch.device) -> HFModel:
+    """A model that is known to run right, made int8 before it goes to its device."""
+    quantise_layers(model.module)
+    model.module.to(device)
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
+        return q.new_zeros(*q.shape[:2], v.shape[2])
+
+    places = torch.arange(2, device=device)
+    try:
+        with torch.inference_mode():
+            model.forward(Inputs(places, places, places), attend)
+    except Exception as error:  # of any kind: it is someone else's code in a use of our own
+        raise ModelError(
+            f"quantize='int8': a {type(model.module).__name__} does more with its linear layers "
+            f"than to call them ({quote(str(error)[:128])}): leave it out."
+        ) from error
+    return model
 
 
 def _config(path: Path) -> Any:
@@ -124,7 +165,7 @@ def _check_empty(folder: Path, config: Any) -> None:
     check_class(empty)
 
 
-def _weights(folder: Path, config: Any, dtype: torch.dtype) -> Any:
+def _weights(folder: Path, config: Any, dtype: torch.dtype, **options: Any) -> Any:
     """The model of transformers, every weight of it from the folder; ModelError otherwise."""
     from transformers import AutoModelForCausalLM
 
@@ -139,6 +180,7 @@ def _weights(folder: Path, config: Any, dtype: torch.dtype) -> Any:
             use_safetensors=True,
             local_files_only=True,
             output_loading_info=True,
+            **options,
         )
     absent = sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"])))
     if absent:

@@ -14,6 +14,7 @@ import torch
 from lmlang.errors import ModelError, ProgramError, quote
 from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.chat_templates import resolve_chat_template
+from lmlang.runtime.device import CPU, check_room
 from lmlang.runtime.models.causal import CausalLM
 from lmlang.runtime.models.fetch import find_embedded_model, model_file
 from lmlang.runtime.models.hf import HFModel
@@ -62,11 +63,28 @@ class OpenedModel:
         return OpenedModel(self.name, self.model, self.tokenizer, template)
 
 
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How a model is loaded.
+
+    Args:
+        dtype: Of its weights.
+        quantize: Whether those that are matrices become int8.
+        implementation: As of `open_model`.
+        device: Where they go.
+    """
+
+    dtype: torch.dtype
+    quantize: bool
+    implementation: str
+    device: torch.device
+
+
 Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
 """Name, size and time of every file that a model is read from."""
 
 _opening = threading.Lock()
-_opened: weakref.WeakValueDictionary[tuple[str, str, str, Stamp], OpenedModel] = (
+_opened: weakref.WeakValueDictionary[tuple[str, Loading, Stamp], OpenedModel] = (
     weakref.WeakValueDictionary()
 )
 
@@ -75,9 +93,11 @@ def open_model(
     named: str | os.PathLike[str] | None,
     *,
     dtype: str = "float32",
+    quantize: str = "auto",
     revision: str | None = None,
     offline: bool = False,
     implementation: str = "auto",
+    device: torch.device = CPU,
 ) -> OpenedModel:
     """Load a model; one that is already in memory is shared. Code of a model is never run.
 
@@ -85,28 +105,34 @@ def open_model(
         named: A ``.gguf`` file, a folder with safetensors and a ``tokenizer.json``, the name of a
             model on the Hugging Face hub ("owner/name"), or None for the embedded model. What is
             there on this machine goes first.
-        dtype: Of the weights: "float32" (which "auto" is too), "bfloat16" or "float16".
+        dtype: Of the weights: "float32", "bfloat16" or "float16"; "auto" is float32 on a CPU and
+            bfloat16 on a GPU.
+        quantize: "int8" makes the matrices among them int8; "auto" leaves them.
         revision: Branch, tag or commit of a model on the hub.
         offline: Look for a model of the hub in its cache on this machine alone.
         implementation: Whose code computes it: "native", "transformers", or "auto" for the native
             one where there is one.
+        device: Where the weights go.
 
     Raises:
-        ModelError: It cannot be found or read, or is of a kind that cannot be run.
+        ModelError: It cannot be found or read, is of a kind that cannot be run, or is too large
+            for the device.
         ProgramError: A parameter is out of range.
     """
-    dtype = "float32" if dtype == "auto" else dtype
+    if dtype == "auto":
+        dtype = "float32" if device.type == "cpu" else "bfloat16"
     if not isinstance(dtype, str) or dtype not in DTYPES:
         known = ", ".join(map(repr, DTYPES))
         raise ProgramError(f"dtype={quote(str(dtype))} is none of {known}: give one of these.")
+    how = Loading(DTYPES[dtype], quantize == "int8", implementation, device)
     path = _find(named, revision, offline)
     name = named if isinstance(named, str) and is_hub_name(named) else path.name
     with _opening:
-        key = (str(path.resolve()), dtype, implementation, _stamp(path))
+        key = (str(path.resolve()), how, _stamp(path))
         found = _opened.get(key)
         if found is None:
             load = _load_folder if path.is_dir() else _load_gguf
-            found = _opened[key] = load(path, str(name), DTYPES[dtype], implementation)
+            found = _opened[key] = load(path, str(name), how)
         return found
 
 
@@ -135,40 +161,45 @@ def _stamp(path: Path) -> Stamp:
     return tuple([(name, status.st_size, status.st_mtime_ns) for name, status in stats])
 
 
-def _load_gguf(path: Path, name: str, dtype: torch.dtype, implementation: str) -> OpenedModel:
-    if implementation == "transformers":
+def _load_gguf(path: Path, name: str, how: Loading) -> OpenedModel:
+    if how.implementation == "transformers":
         raise ProgramError(
             "implementation='transformers' is for folders with safetensors, and "
             f"{quote(str(path))} is a GGUF file, which runs natively: leave it out."
         )
-    loaded = load_gguf(path, dtype)
+    loaded = load_gguf(path, how.dtype, quantize=how.quantize)
     tokenizer = Tokenizer.from_gguf(loaded.metadata)
     source = loaded.metadata.get("tokenizer.chat_template")
-    return _made(name, _native(loaded), tokenizer, source if isinstance(source, str) else None)
+    source = source if isinstance(source, str) else None
+    return _made(name, _native(loaded, how.device), tokenizer, source)
 
 
-def _load_folder(path: Path, name: str, dtype: torch.dtype, implementation: str) -> OpenedModel:
+def _load_folder(path: Path, name: str, how: Loading) -> OpenedModel:
     if not (path / "config.json").exists():
         raise ModelError(f"{path} has no config.json: give the folder of a whole model.")
     tokenizer = Tokenizer.from_folder(path)  # first: it is the quicker one to be refused
     source = _folder_template(path)
-    return _made(name, _folder_model(path, dtype, implementation), tokenizer, source)
+    return _made(name, _folder_model(path, how), tokenizer, source)
 
 
-def _folder_model(path: Path, dtype: torch.dtype, implementation: str) -> CausalLM:
+def _folder_model(path: Path, how: Loading) -> CausalLM:
     """The model of a folder, by our own code where that has its type."""
-    if implementation == "transformers":
-        return load_hf(path, dtype)
-    try:
-        return _native(load_folder(path, dtype))
-    except NotNative:
-        if implementation == "native":
-            raise
-    return load_hf(path, dtype)
+    if how.implementation != "transformers":
+        try:
+            loaded = load_folder(path, how.dtype, quantize=how.quantize)
+            return _native(loaded, how.device)
+        except NotNative:
+            if how.implementation == "native":
+                raise
+    return load_hf(path, how.dtype, how.device, quantize=how.quantize)
 
 
-def _native(loaded: LoadedModel) -> LlamaModel:
-    return LlamaModel(loaded.shape, loaded.weights)
+def _native(loaded: LoadedModel, device: torch.device) -> LlamaModel:
+    weights = loaded.weights
+    needed = sum(weight.nbytes for weight in weights.values())
+    check_room(f"the weights of {quote(loaded.path.name)}", needed, device)
+    moved = {name: weight.to(device) for name, weight in weights.items()}
+    return LlamaModel(loaded.shape, moved)
 
 
 def _made(name: str, model: CausalLM, tokenizer: Tokenizer, source: str | None) -> OpenedModel:
