@@ -52,6 +52,7 @@ def _running() -> list[str]:
         by = "native, transformers" if kind in FAMILIES else "transformers"
         note = "with `is_decoder`" if runs[kind] == zoo.DECODER else ""
         note = "its text; no pictures" if "text" in runs[kind] else note
+        note = f"from transformers {zoo.SINCE[kind]} on" if kind in zoo.SINCE else note
         lines.append(f"| `{kind}` | {by} | {note} |")
     told = (
         f"These {len(runs)} types are run by the tests, each as a small model with random weights, "

@@ -9,13 +9,14 @@ from lmlang.runtime.models.hf_refusals import Refused
 from tests.models import zoo
 from tests.models.paged import on_our_pool, rows_of, stepwise, whole
 
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 MARKED = [pytest.param(kind, marks=pytest.mark.hf) for kind in zoo.MORE]
 MARKED_REFUSED = [pytest.param(kind, marks=pytest.mark.hf) for kind in zoo.MORE_REFUSED]
 
 
 def need(kind: str) -> None:
-    if not zoo.known(kind):
-        pytest.skip(f"the transformers at hand does not know the type {kind}")
+    if why := zoo.missing(kind):
+        pytest.skip(why)
 
 
 @pytest.mark.parametrize("kind", [*zoo.RUNS, *MARKED])

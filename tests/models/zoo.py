@@ -10,6 +10,7 @@ import inspect
 from typing import Any
 
 import torch
+from packaging.version import Version
 
 SIZES: dict[str, Any] = {
     "hidden_size": 64, "n_embd": 64, "d_model": 64, "embedding_size": 64, "word_embed_proj_dim": 64,
@@ -76,6 +77,9 @@ MORE: dict[str, dict[str, Any]] = {
 """The others that run, under the mark ``hf``."""
 
 
+SINCE = dict.fromkeys(("codegen", "gptj", "moshi"), "5.24")
+"""The transformers from which on a type runs, where that is not 5.17 (of these two)."""
+
 STATE = "it keeps a recurrent or convolutional state"
 ENCODER = "it is an encoder-decoder"
 ALIBI = "its positions are ALiBi biases"
@@ -126,11 +130,16 @@ MORE_REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
 """The others, under the mark ``hf``."""
 
 
-def known(kind: str) -> bool:
-    """Whether the transformers at hand has this type."""
-    from transformers import CONFIG_MAPPING
+def missing(kind: str) -> str:
+    """Why the transformers at hand cannot run or refuse this type; "" where it can."""
+    from transformers import CONFIG_MAPPING, __version__
 
-    return kind in CONFIG_MAPPING
+    if kind not in CONFIG_MAPPING:
+        return f"transformers {__version__} does not know the type {kind}"
+    since = SINCE.get(kind, "0")
+    if Version(__version__) < Version(since):
+        return f"{kind} runs from transformers {since} on, and this one is {__version__}"
+    return ""
 
 
 VISION = {
