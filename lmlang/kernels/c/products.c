@@ -1,0 +1,310 @@
+/* Products of float32 rows with weights of 4 or 8 bits: rows are quantised to int8 on the way.
+ *
+ *     weight  [O, I]   cut into tiles of 16 outputs, those into blocks of 32 inputs
+ *     block   of 4 bits:  256 bytes of numbers 0..15, 16 scales d, 16 offsets m    w = d * q + m
+ *             of 8 bits:  512 bytes of numbers 0..255, 16 scales d                 w = d * (q - 128)
+ *     numbers of a block: 8 groups of 4 inputs, in each 16 outputs of 4 bytes, as vpdpbusd takes
+ *             them; of 4 bits, groups 2i and 2i + 1 share bytes, the former in the low halves
+ *     row     each 32 inputs get one scale s, x = s * n with n in -127..127
+ *
+ * so that  x . w = sum over blocks of  d * s * sum(n * q) + m * s * sum(n).  Integers are summed
+ * exactly, floats block by block: a row's result does not depend on the rows beside it.
+ *
+ * Sources: GGUF's Q4_1 and Q8_0 blocks; Intel's VNNI instructions.
+ */
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "lmlang.h"
+#include "machine.h"
+
+enum { TILE = 16, BLOCK = 32, GROUPS = 8, BYTES4 = 320, BYTES8 = 544, AT_ONCE = 8 };
+#define LEAST_SHARE (1 << 18) /* products of a thread's share that are worth waking it for */
+#define MANY_ROWS 16          /* from so many on, threads share the rows to be quantised */
+
+typedef struct {
+    const uint8_t *weight;
+    const int8_t *x;    /* [rows, blocks * 32] */
+    const float *scale; /* [rows, blocks] */
+    const float *sum;   /* [rows, blocks]: of the integers, times the scale */
+    const float *bias;  /* [outputs] or null */
+    float *out;         /* [rows, outputs] */
+    size_t blocks, outputs;
+} Product;
+
+typedef void Rows(const Product *, size_t tile, size_t row, size_t rows);
+
+/* A tile's sums to their places, the bias added; the last tile may be cut short. */
+static inline void store(const Product *p, size_t tile, size_t row, const float *sums) {
+    size_t first = tile * TILE, here = p->outputs - first;
+    float *out = p->out + row * p->outputs + first;
+    if (here > TILE) here = TILE;
+    for (size_t i = 0; i < here; i++) out[i] = p->bias ? sums[i] + p->bias[first + i] : sums[i];
+}
+
+static inline int four(const int8_t *x) {
+    int found;
+    memcpy(&found, x, 4);
+    return found;
+}
+
+/* Each number of rows up to AT_ONCE is compiled by itself, so that its sums stay in registers. */
+#define ROWS(NAME, FORM, BITS)                                                     \
+    static void NAME(const Product *p, size_t tile, size_t row, size_t rows) {     \
+        for (; rows >= AT_ONCE; row += AT_ONCE, rows -= AT_ONCE)                   \
+            FORM(p, BITS, tile, row, AT_ONCE);                                     \
+        switch (rows) {                                                            \
+            case 1: FORM(p, BITS, tile, row, 1); break;                            \
+            case 2: FORM(p, BITS, tile, row, 2); break;                            \
+            case 3: FORM(p, BITS, tile, row, 3); break;                            \
+            case 4: FORM(p, BITS, tile, row, 4); break;                            \
+            case 5: FORM(p, BITS, tile, row, 5); break;                            \
+            case 6: FORM(p, BITS, tile, row, 6); break;                            \
+            case 7: FORM(p, BITS, tile, row, 7); break;                            \
+        }                                                                          \
+    }
+
+/* ---------------------------------------------------------------------------------- portable */
+
+static float half(const uint8_t *at) {
+    uint16_t bits;
+    memcpy(&bits, at, 2);
+    int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    float size = exponent == 31 ? (fraction ? NAN : INFINITY)
+                 : exponent     ? ldexpf(1024 + fraction, exponent - 25)
+                                : ldexpf(fraction, -24);
+    return bits >> 15 ? -size : size;
+}
+
+static void tile_any(const Product *p, int bits, size_t tile, size_t row) {
+    size_t bytes = bits == 4 ? BYTES4 : BYTES8;
+    const uint8_t *w = p->weight + tile * p->blocks * bytes;
+    const int8_t *x = p->x + row * p->blocks * BLOCK;
+    float out[TILE] = {0};
+    for (size_t b = 0; b < p->blocks; b++, w += bytes, x += BLOCK) {
+        int32_t found[TILE] = {0};
+        for (int g = 0; g < GROUPS; g++) {
+            const uint8_t *q = w + (bits == 4 ? g / 2 : g) * 64;
+            int shift = bits == 4 ? g % 2 * 4 : 0, low = bits == 4 ? 15 : 255;
+            for (int o = 0; o < TILE; o++)
+                for (int i = 0; i < 4; i++) found[o] += (q[4 * o + i] >> shift & low) * x[4 * g + i];
+        }
+        float scale = p->scale[row * p->blocks + b], sum = p->sum[row * p->blocks + b];
+        for (int o = 0; o < TILE; o++) {
+            float d = half(w + bytes - (bits == 4 ? 64 : 32) + 2 * o);
+            float m = bits == 4 ? half(w + bytes - 32 + 2 * o) : -128.0f * d;
+            out[o] += m * sum;
+            out[o] += found[o] * (d * scale);
+        }
+    }
+    store(p, tile, row, out);
+}
+
+static void rows4_any(const Product *p, size_t tile, size_t row, size_t rows) {
+    for (size_t r = row; r < row + rows; r++) tile_any(p, 4, tile, r);
+}
+
+static void rows8_any(const Product *p, size_t tile, size_t row, size_t rows) {
+    for (size_t r = row; r < row + rows; r++) tile_any(p, 8, tile, r);
+}
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* ------------------------------------------------------------------------------ AVX-512 VNNI */
+#define VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")))
+
+VNNI INLINE __m512 halves512(const uint8_t *at) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at));
+}
+
+VNNI INLINE void tile512(const Product *p, int bits, size_t tile, size_t row, int rows) {
+    const uint8_t *w = p->weight + tile * p->blocks * (bits == 4 ? BYTES4 : BYTES8);
+    const __m512i low = _mm512_set1_epi8(15);
+    __m512 out[AT_ONCE];
+    for (int r = 0; r < rows; r++) out[r] = _mm512_setzero_ps();
+    for (size_t b = 0; b < p->blocks; b++) {
+        __m512i q[GROUPS];
+        __m512 d, m;
+        if (bits == 4) {
+            for (int i = 0; i < GROUPS; i += 2, w += 64) {
+                __m512i both = _mm512_loadu_si512(w);
+                q[i] = _mm512_and_si512(both, low);
+                q[i + 1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
+            }
+            d = halves512(w);
+            m = halves512(w + 32);
+            w += 64;
+        } else {
+            for (int i = 0; i < GROUPS; i++, w += 64) q[i] = _mm512_loadu_si512(w);
+            d = halves512(w);
+            m = _mm512_mul_ps(d, _mm512_set1_ps(-128.0f));
+            w += 32;
+        }
+        for (int r = 0; r < rows; r++) {
+            size_t at = (row + r) * p->blocks + b;
+            const int8_t *x = p->x + at * BLOCK;
+            __m512i found = _mm512_setzero_si512();
+            for (int i = 0; i < GROUPS; i++)
+                found = _mm512_dpbusd_epi32(found, q[i], _mm512_set1_epi32(four(x + 4 * i)));
+            __m512 factor = _mm512_mul_ps(d, _mm512_set1_ps(p->scale[at]));
+            out[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(p->sum[at]), out[r]);
+            out[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(found), factor, out[r]);
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        float sums[TILE];
+        _mm512_storeu_ps(sums, out[r]);
+        store(p, tile, row + r, sums);
+    }
+}
+
+VNNI ROWS(rows4_512, tile512, 4)
+VNNI ROWS(rows8_512, tile512, 8)
+
+/* -------------------------------------------------------------------------------------- AVX2 */
+#define AVX2 __attribute__((target("avx2,f16c,fma")))
+
+/* Sums of 8 outputs: numbers up to 15 leave the pairs' sums of a whole block in 16 bits. */
+AVX2 INLINE __m256i dot256(const __m256i *q, const int8_t *x) {
+    __m256i sum = _mm256_setzero_si256();
+    for (int i = 0; i < GROUPS; i++)
+        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(q[i], _mm256_set1_epi32(four(x + 4 * i))));
+    return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+}
+
+AVX2 INLINE void tile256(const Product *p, int bits, size_t tile, size_t row, int rows) {
+    size_t bytes = bits == 4 ? BYTES4 : BYTES8;
+    const __m256i low = _mm256_set1_epi8(15);
+    float sums[AT_ONCE][TILE];
+    for (int part = 0; part < 2; part++) {
+        const uint8_t *w = p->weight + tile * p->blocks * bytes;
+        __m256 out[AT_ONCE];
+        for (int r = 0; r < rows; r++) out[r] = _mm256_setzero_ps();
+        for (size_t b = 0; b < p->blocks; b++, w += bytes) {
+            __m256i q[GROUPS], high[GROUPS]; /* of 8 bits, halves: each fits what dot256 can sum */
+            for (int i = 0; i < GROUPS; i++) {
+                const uint8_t *at = w + (bits == 4 ? i / 2 : i) * 64 + part * 32;
+                __m256i both = _mm256_loadu_si256((const __m256i *)at);
+                __m256i upper = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+                q[i] = bits == 4 && i % 2 ? upper : _mm256_and_si256(both, low);
+                high[i] = upper;
+            }
+            const uint8_t *scales = w + bytes - (bits == 4 ? 64 : 32) + part * 16;
+            __m256 d = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)scales));
+            __m256 m = bits == 4 ? _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(scales + 32)))
+                                 : _mm256_mul_ps(d, _mm256_set1_ps(-128.0f));
+            for (int r = 0; r < rows; r++) {
+                size_t at = (row + r) * p->blocks + b;
+                __m256i found = dot256(q, p->x + at * BLOCK);
+                if (bits == 8)
+                    found = _mm256_add_epi32(
+                        found, _mm256_slli_epi32(dot256(high, p->x + at * BLOCK), 4));
+                __m256 factor = _mm256_mul_ps(d, _mm256_set1_ps(p->scale[at]));
+                out[r] = _mm256_fmadd_ps(m, _mm256_set1_ps(p->sum[at]), out[r]);
+                out[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(found), factor, out[r]);
+            }
+        }
+        for (int r = 0; r < rows; r++) _mm256_storeu_ps(sums[r] + part * 8, out[r]);
+    }
+    for (int r = 0; r < rows; r++) store(p, tile, row + r, sums[r]);
+}
+
+AVX2 ROWS(rows4_256, tile256, 4)
+AVX2 ROWS(rows8_256, tile256, 8)
+#endif
+
+/* ---------------------------------------------------------------------------------- choosing */
+
+static Rows *chosen(int bits) {
+#if defined(__x86_64__)
+    if (lm_level() == LM_AVX512 && __builtin_cpu_supports("avx512vnni"))
+        return bits == 4 ? rows4_512 : rows8_512;
+    if (lm_level() >= LM_AVX2 && __builtin_cpu_supports("f16c"))
+        return bits == 4 ? rows4_256 : rows8_256;
+#endif
+    return bits == 4 ? rows4_any : rows8_any;
+}
+
+typedef struct {
+    const lm_product *given;
+    Product product;
+    int8_t *x;
+    float *scale, *sum;
+    Rows *run;
+    int shares, tiles, chunk, taken;
+} work;
+
+/* One row to integers, in whole blocks of 32: nearest, ties to even. */
+static void quantise(const work *w, int64_t row) {
+    int64_t inputs = w->given->inputs, blocks = w->product.blocks;
+    const float *x = w->given->x + row * w->given->x_stride;
+    int8_t *q = w->x + row * blocks * BLOCK;
+    float *scale = w->scale + row * blocks, *sum = w->sum + row * blocks;
+    for (int64_t b = 0; b < blocks; b++, q += BLOCK) {
+        int64_t first = b * BLOCK, here = inputs - first < BLOCK ? inputs - first : BLOCK;
+        float part[BLOCK] = {0}, largest = 0;
+        memcpy(part, x + first, (size_t)here * sizeof(float));
+        for (int i = 0; i < BLOCK; i++) {
+            float size = part[i] < 0 ? -part[i] : part[i];
+            largest = size > largest ? size : largest;
+        }
+        float factor = largest > 1e-30f ? 127 / largest : 0;
+        int32_t total = 0;
+        for (int i = 0; i < BLOCK; i++) {
+            /* Added to 1.5 * 2^23 a float is rounded to a whole number, which its low bits hold. */
+            float rounded = part[i] * factor + 12582912.0f;
+            int32_t n;
+            memcpy(&n, &rounded, sizeof n);
+            q[i] = (int8_t)(n - 0x4B400000);
+            total += n - 0x4B400000;
+        }
+        scale[b] = largest / 127;
+        sum[b] = scale[b] * (float)total;
+    }
+}
+
+static void quantise_share(void *argument, int share) {
+    work *w = argument;
+    int64_t rows = w->given->rows;
+    for (int64_t r = rows * share / w->shares; r < rows * (share + 1) / w->shares; r++)
+        quantise(w, r);
+}
+
+/* Tiles are taken, not given: a thread that comes late holds nobody up. */
+static void multiply_share(void *argument, int share) {
+    work *w = argument;
+    (void)share;
+    int tile;
+    while ((tile = __atomic_fetch_add(&w->taken, w->chunk, __ATOMIC_RELAXED)) < w->tiles)
+        for (int last = tile + w->chunk; tile < last && tile < w->tiles; tile++)
+            w->run(&w->product, (size_t)tile, 0, (size_t)w->given->rows);
+}
+
+int64_t lm_multiply_space(int32_t rows, int32_t inputs) {
+    int64_t blocks = (inputs + BLOCK - 1) / BLOCK;
+    return rows * blocks * (int64_t)(BLOCK + 2 * sizeof(float));
+}
+
+int lm_multiply(const lm_product *p) {
+    if (p->space_size < lm_multiply_space(p->rows, p->inputs)) return LM_NO_SPACE;
+    int64_t blocks = (p->inputs + BLOCK - 1) / BLOCK, cells = p->rows * blocks;
+    work w = {.given = p, .scale = p->space, .run = chosen(p->bits)};
+    w.sum = w.scale + cells;
+    w.x = (int8_t *)(w.sum + cells);
+    w.product = (Product){p->weight, w.x, w.scale, w.sum, p->bias, p->out, (size_t)blocks,
+                          (size_t)p->outputs};
+    w.tiles = (p->outputs + TILE - 1) / TILE;
+    int64_t most = (int64_t)p->rows * p->outputs * p->inputs / LEAST_SHARE;
+    w.shares = (int)(most < 1 ? 1 : most < p->threads ? most : p->threads);
+    w.chunk = 1 + w.tiles / (8 * w.shares);
+    if (w.shares > 1 && p->rows >= MANY_ROWS)
+        lm_parallel(quantise_share, &w, w.shares);
+    else
+        for (int64_t r = 0; r < p->rows; r++) quantise(&w, r);
+    lm_parallel(multiply_share, &w, w.shares);
+    return LM_OK;
+}
