@@ -55,6 +55,13 @@ HOMES: dict[Form, dict[str, str]] = {
         "paged_prefill": "lmlang.kernels.c.attention",
         "paged_decode": "lmlang.kernels.c.attention",
         "paged_shared": "lmlang.kernels.c.attention",
+        "merge_states": "lmlang.kernels.c.rows",
+        "rms_norm": "lmlang.kernels.c.rows",
+        "add_rms_norm": "lmlang.kernels.c.rows",
+        "silu_mul": "lmlang.kernels.c.rows",
+        "gelu_tanh_mul": "lmlang.kernels.c.rows",
+        "apply_rope": "lmlang.kernels.c.rows",
+        "store": "lmlang.kernels.c.rows",
     },
 }
 """By form and op, the module with a function of the op's name that takes the same arguments."""
