@@ -180,6 +180,7 @@ def _refuse(request: Request, service: Service) -> None:
         "provenance": request.provenance,
         "resumed": bool(request.resumed),
         "heal": params.heal,
+        "lora": request.lora is not None,
     }
     for name, value in asked.items():
         if value:

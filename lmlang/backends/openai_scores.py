@@ -38,6 +38,11 @@ def refuse_scores(request: ScoreRequest, service: Service, echo: bool, emulate: 
             else "select: echo=False says that this server tells no log-probabilities of given "
             "texts: have the model itself name a choice, without scores, by emulate=True."
         )
+    if request.lora is not None:
+        raise ProgramError(
+            "lora: OpenAI's interface has nothing of the kind: leave it out, or use a Runtime or "
+            "an lmlang server (lm.connect)."
+        )
     if request.unconditional:
         raise ProgramError(
             "choices_method: OpenAI's interface has no log-probabilities of a choice's tokens "

@@ -21,6 +21,7 @@ RUN_KEYWORDS = (
     "max_new_tokens",
     *(name for name in SAMPLING if name != "max_tokens"),
     "n",
+    "lora",
     *REPORTING,
     "seed",
     "backend",
@@ -143,6 +144,8 @@ class GenDefaults:
     params: SamplingParams = field(default_factory=SamplingParams)
     n: int = 1
     report: Report = SILENT
+    lora: str | None = None
+    """The adapter that acts on the model, in its selects too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +195,7 @@ class RunOptions:
                 SamplingParams(**params),  # type: ignore[arg-type]
                 checked_n(asked.get("n", 1)),
                 report_of(checked_reporting("run", asked)),
+                limits.adapter("lora", asked.get("lora")),
             ),
             seed=_optional(asked.get("seed"), "seed", 0, limits.MAX_SEED),
             backend=None if "backend" not in asked else checked_backend(asked["backend"]),

@@ -100,10 +100,10 @@ class Function(Generic[P, R]):
             **kwargs: The program's own, and the run's: max_new_tokens=128, temperature=1.0,
                 top_p=1.0, top_k=-1, min_p=0.0, stop=(), ignore_eos=False, seed=None (a fresh
                 one), backend=None (the one in use), stream=False, deadline=None (seconds),
-                max_program_tokens=None (generated ones), priority=0, ship=False (True: the
-                backend's server runs the program, a stretch between two values that the body
-                reads in one round trip). A parameter of the program of the same name wins; the
-                run's is then set with `options`.
+                max_program_tokens=None (generated ones), priority=0, lora=None (an adapter of
+                the backend, by its name), ship=False (True: the backend's server runs the program,
+                a stretch between two values that the body reads in one round trip). A parameter
+                of the program of the same name wins; the run's is then set with `options`.
 
         At its deadline an ``async def`` body is cancelled; a plain one that is in code of its own,
         as in `time.sleep`, runs on until it next touches its state.
@@ -334,10 +334,12 @@ class Function(Generic[P, R]):
         """
         waiting.refuse_in_async_body()
         segments = prefix(self.trace(**known))
-        chosen = defaults.resolve(self._with({"backend": backend}).get("backend"))
+        given = self._with({"backend": backend})
+        chosen = defaults.resolve(given.get("backend"))
         if not segments:
             return 0
-        request = Request(Prompt.of(*segments), SamplingParams(max_tokens=0))
+        nothing = SamplingParams(max_tokens=0)
+        request = Request(Prompt.of(*segments), nothing, lora=given.get("lora"))
         return chosen.generate(request).result().usage.prompt_tokens
 
     @overload

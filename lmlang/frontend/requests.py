@@ -93,6 +93,7 @@ def start(run: Run, prompt: Prompt, operation: Operation) -> Handle | Answer:
         bool(node.ends_turn),
         Tag(run.id, operation.path, run.priority),
         unconditional=selection.needs_unconditional(method),
+        lora=run.gen.lora,
     )
     scoring: object = run.backend.score(asking)
     if not isinstance(scoring, Future):
@@ -236,7 +237,8 @@ def _generations(run: Run, prompt: Prompt, operation: Operation, node: ir.Gen) -
         both = replace(params, max_tokens=params.max_tokens + node.think)
         both = run.within_budget(operation.path, both)
         params = replace(both, max_tokens=min(params.max_tokens, both.max_tokens))
-        first = Request(prompt, _thinking(params, both.max_tokens - params.max_tokens))
+        hidden = _thinking(params, both.max_tokens - params.max_tokens)
+        first = Request(prompt, hidden, lora=run.gen.lora)
     tag = Tag(run.id, operation.path, run.priority)
     living = operation.value
     begun = []
@@ -253,6 +255,7 @@ def _generations(run: Run, prompt: Prompt, operation: Operation, node: ir.Gen) -
             on_budget="close" if node.on_budget is None else node.on_budget,  # type: ignore[arg-type]
             provenance=bool(node.provenance),
             processor=living.processor if isinstance(living, Living) else None,
+            lora=run.gen.lora,
         )
         begin = partial(_generation, run.backend)
         if first is None:

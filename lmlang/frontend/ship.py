@@ -208,6 +208,7 @@ class Shipping:
             run.max_program_tokens,
             left,
             run.priority,
+            gen.lora,
             goes_on=True,  # it is told by `end_run` when it does not
         )
 

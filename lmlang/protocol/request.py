@@ -143,6 +143,7 @@ class Request:
         resumed: The first tokens of the output, where whoever asks has received them already:
             they stand, and are not told again. The events go on behind them; the output is the
             whole one. Not beside ``probs``.
+        lora: The adapter that the backend knows by this name acts on the model; None: none does.
     """
 
     prompt: Prompt
@@ -158,9 +159,11 @@ class Request:
     provenance: bool = False
     processor: LogitsProcessor | None = None
     resumed: tuple[int, ...] = ()
+    lora: str | None = None
 
     def __post_init__(self) -> None:
         limits.boolean("probs", self.probs)
+        limits.adapter("lora", self.lora)
         limits.boolean("provenance", self.provenance)
         if self.on_budget not in ("close", "raise"):
             raise ProgramError(f'on_budget={self.on_budget!r}: give "close" or "raise".')
@@ -205,6 +208,7 @@ class ScoreRequest:
         tag: Where it comes from.
         unconditional: Score the tokens of each choice without the prompt too.
         namespace: Whose cache it may use.
+        lora: The adapter that acts on the model, as of a `Request`.
     """
 
     prompt: Prompt
@@ -213,8 +217,10 @@ class ScoreRequest:
     tag: Tag = field(default=Tag(), compare=False)
     unconditional: bool = False
     namespace: str = ""
+    lora: str | None = None
 
     def __post_init__(self) -> None:
+        limits.adapter("lora", self.lora)
         if not self.choices:
             raise ProgramError("choices=[]: there is nothing to choose from; give at least one.")
         if len(self.choices) > limits.MAX_CHOICES:

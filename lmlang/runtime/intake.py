@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from concurrent.futures import Future
 
 import numpy as np
 
 from lmlang import limits
-from lmlang.errors import ContextOverflow, ProgramError
+from lmlang.errors import ContextOverflow, ProgramError, quote
 from lmlang.protocol import Generation, Prompt, Request, ScoreRequest, Scores, Text
 from lmlang.runtime.cache.radix import IntArray, common_prefix
 from lmlang.runtime.chat import ChatTemplate
@@ -30,6 +31,7 @@ class Intake:
         context: Positions that it has.
         kv_tokens: Slots of the KV pool.
         piece: Tokens that one step computes at most.
+        loras: Names of the adapters that requests may ask for.
 
     Attributes:
         encoder: Prompts to token ids.
@@ -44,6 +46,7 @@ class Intake:
         context: int,
         kv_tokens: int,
         piece: int,
+        loras: Collection[str] = (),
     ) -> None:
         self.encoder = PromptEncoder(tokenizer, template)
         self._tokenizer = tokenizer
@@ -52,6 +55,7 @@ class Intake:
         self._context = context
         self._kv_tokens = kv_tokens
         self._piece = piece
+        self._loras = loras
 
     def prompt(self, request: Request) -> list[int]:
         """The ids of a request's prompt.
@@ -59,6 +63,7 @@ class Intake:
         Raises:
             LMLangError: The request could never run.
         """
+        self._check_lora(request.lora)
         ids = self._encode(request.prompt)
         self._check_room(len(ids), request.params.max_tokens)
         self._check_ids(request)
@@ -98,7 +103,8 @@ class Intake:
             request.params.max_tokens + (constraint is not None),
             GenerateTask(generation, output),
             tag=request.tag,
-            namespace=request.namespace,
+            namespace=cache_namespace(request.namespace, request.lora),
+            lora=request.lora,
         )
         sequence.generated += known
         return sequence
@@ -109,13 +115,15 @@ class Intake:
         Raises:
             LMLangError: The request could never run.
         """
+        self._check_lora(request.lora)
         stem, tails = self._stem_and_tails(request)
         longest = len(stem) + max(map(len, tails))
         self._check_room(longest, 0)
         job = ScoreJob(future, stem, tails, request.unconditional)
         # A piece takes slots for the stem, its nodes and those above them.
         size = max(1, min(self._piece, self._kv_tokens - longest))
-        return score_sequence(job, size, request.tag, request.namespace)
+        namespace = cache_namespace(request.namespace, request.lora)
+        return score_sequence(job, size, request.tag, namespace, request.lora)
 
     def _stem_and_tails(self, request: ScoreRequest) -> tuple[IntArray, list[list[int]]]:
         """The tokens common to all choices, and what each choice has behind them."""
@@ -143,6 +151,21 @@ class Intake:
             )
         return ids
 
+    def _check_lora(self, name: str | None) -> None:
+        """Refuse an adapter that there is none of."""
+        if name is None or name in self._loras:
+            return
+        if not self._loras:
+            raise ProgramError(
+                f"lora={quote(name)}: this runtime has no adapters: leave it out, or make the "
+                "Runtime with lora={name: folder}."
+            )
+        known = ", ".join(map(quote, sorted(self._loras)[:16]))
+        more = f" and {len(self._loras) - 16:,} more" if len(self._loras) > 16 else ""
+        raise ProgramError(
+            f"lora={quote(name)} is no adapter of this runtime: give one of {known}{more}."
+        )
+
     def _check_ids(self, request: Request) -> None:
         """Refuse token ids that the model does not have."""
         params = request.params
@@ -168,6 +191,13 @@ class Intake:
                 f"{_wanted(prompt, max_tokens)}, and the KV pool holds {self._kv_tokens:,}: "
                 "lower max_tokens, or make the Runtime with a larger kv_tokens."
             )
+
+
+def cache_namespace(namespace: str, lora: str | None) -> str:
+    """Whose part of the cache it is: no two pairs of namespace and adapter have the same."""
+    if lora is None and not namespace.startswith("lora "):
+        return namespace
+    return f"lora {lora!r} {namespace}"
 
 
 def _wanted(prompt: int, max_tokens: int) -> str:

@@ -291,7 +291,7 @@ def _run_of(name: str, backend: Telling, asked: AskedRun) -> Run:
     run = Run(
         name,
         backend,
-        GenDefaults(asked.params, asked.n, report),
+        GenDefaults(asked.params, asked.n, report, asked.lora),
         asked.seed,
         asked.row_key,
         asked.max_program_tokens,

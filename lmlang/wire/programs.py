@@ -72,6 +72,7 @@ class AskedRun:
         max_program_tokens: Generated tokens of all generations together.
         deadline: Seconds until it is ended.
         priority: The higher, the sooner, where the runtime's policy asks for it.
+        lora: The adapter that acts on the model; None: none does.
         goes_on: Whether more of this run will be asked for.
     """
 
@@ -86,6 +87,7 @@ class AskedRun:
     max_program_tokens: int | None = None
     deadline: float | None = None
     priority: int = 0
+    lora: str | None = None
     goes_on: bool = False
 
     def __post_init__(self) -> None:
@@ -99,6 +101,7 @@ class AskedRun:
         limits.integer("logprob_start_len", self.logprob_start_len, -1, limits.MAX_TOKENS)
         limits.integer("top_logprobs_num", self.top_logprobs_num, 0, limits.MAX_TOP_LOGPROBS)
         limits.integer("priority", self.priority, -(2**31), 2**31 - 1)
+        limits.adapter("lora", self.lora)
         if self.max_program_tokens is not None:
             limits.integer("max_program_tokens", self.max_program_tokens, 1, 2**53)
         if self.deadline is not None:
@@ -178,6 +181,7 @@ _RUN = short_record(
         "max_program_tokens": optional(COUNT),
         "deadline": optional(NUMBER),
         "priority": INTEGER,
+        "lora": optional(TEXT),
         "goes_on": FLAG,
     },
 )

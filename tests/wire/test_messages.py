@@ -90,6 +90,7 @@ reports = {
     "input_logprobs_from": st.none() | st.integers(0, 1_000_000),
     "tag": tags,
     "namespace": texts,
+    "lora": st.none() | words,
     "probs": st.booleans(),
     "on_budget": st.sampled_from(["close", "raise"]),
     "provenance": st.booleans(),
@@ -105,6 +106,7 @@ score_requests = st.builds(
     tags,
     st.booleans(),
     texts,
+    st.none() | words,
 )
 finishes = st.builds(
     Finish,

@@ -47,6 +47,7 @@ runs = st.builds(
     max_program_tokens=st.none() | st.integers(1, 2**53),
     deadline=st.none() | st.floats(0.001, 1e6),
     priority=st.integers(-9, 9),
+    lora=st.none() | st.text(min_size=1, max_size=8),
     goes_on=st.booleans(),
 )
 
