@@ -1,6 +1,6 @@
 """What the runtime knows of a model: ids go in, logits come out, attention is passed in.
 
-    Inputs   ids [T], positions [T]   -> forward(inputs, attend) -> logits [K, vocab]
+    Inputs   ids [T], positions [T]  -> forward(inputs, attend) -> logits [K, vocab]
                                              attend(layer, q, k, v) once a KV layer, in order
 
 The model knows no request, no cache and no batch. Where keys and values lie, and which of them a
@@ -15,6 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from lmlang.runtime.models.adapters import Adapter, AdapterRows
+from lmlang.runtime.models.lora import LoraFile
 from lmlang.runtime.shape import KVLayer
 
 
@@ -51,11 +53,13 @@ class Inputs:
         input_ids: int64 [T], each below the model's ``vocab``.
         positions: int64 [T], each below its ``max_positions``.
         logits_at: int64 [K], places in the T tokens.
+        adapters: Which tokens have which adapter; most have none.
     """
 
     input_ids: Tensor
     positions: Tensor
     logits_at: Tensor
+    adapters: tuple[AdapterRows, ...] = ()
 
 
 class CausalLM(Protocol):
@@ -88,4 +92,16 @@ class CausalLM(Protocol):
 
     def forward(self, inputs: Inputs, attend: Attend) -> Tensor:
         """Float32 logits [K, vocab] of the tokens ``inputs.logits_at``."""
+        ...
+
+    def adapter(self, lora: LoraFile, base: str) -> Adapter:
+        """The form of an adapter for ``inputs.adapters``.
+
+        Args:
+            lora: What its files hold.
+            base: The model's name, for messages.
+
+        Raises:
+            ModelError: It does not belong to this model.
+        """
         ...

@@ -20,9 +20,12 @@ import torch
 from torch import Tensor
 
 from lmlang.errors import ModelError
+from lmlang.runtime.models.adapters import Adapter
 from lmlang.runtime.models.causal import Attend, Inputs
 from lmlang.runtime.models.hf_interface import AttentionCall, AttentionDoor
+from lmlang.runtime.models.hf_lora import LoraHooks
 from lmlang.runtime.models.hf_probe import Probed
+from lmlang.runtime.models.lora import LoraFile
 from lmlang.runtime.shape import KVLayer
 
 
@@ -42,6 +45,7 @@ class HFModel:
         self.module = model
         self._door = door
         self._probed = probed
+        self._lora = LoraHooks(model)
         # Models keep tables and buffers that a forward pass may write, and the door has one place.
         self._lock = threading.Lock()
 
@@ -74,6 +78,24 @@ class HFModel:
 
     def forward(self, inputs: Inputs, attend: Attend) -> Tensor:
         """Float32 logits [K, vocab] of the tokens ``inputs.logits_at``; see `CausalLM`."""
+        with self._lock, self._lora.applied(inputs.adapters, len(inputs.input_ids)):
+            return self._forward(inputs, attend)
+
+    def adapter(self, lora: LoraFile, base: str) -> Adapter:
+        """The form of an adapter for ``inputs.adapters``; see `CausalLM`."""
+
+        def values(
+            layer: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None
+        ) -> Tensor:
+            return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+
+        two = torch.arange(2, device=self.device)
+        with self._lock, torch.inference_mode():
+            return self._lora.adapter(
+                lora, base, lambda: self._forward(Inputs(two, two, two), values)
+            )
+
+    def _forward(self, inputs: Inputs, attend: Attend) -> Tensor:
         layers, done = len(self.kv_layers), 0
 
         def handler(call: AttentionCall) -> Tensor:
@@ -85,7 +107,7 @@ class HFModel:
             return attend(done - 1, q, k, v, call.sinks).to(call.v.dtype)
 
         options = {"logits_to_keep": inputs.logits_at} if self._probed.keeps_rows else {}
-        with self._lock, self._door.answered_by(handler):
+        with self._door.answered_by(handler):
             logits: Tensor = self.module(
                 input_ids=inputs.input_ids[None],
                 position_ids=inputs.positions[None],

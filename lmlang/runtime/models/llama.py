@@ -12,15 +12,16 @@ The model knows no request, no cache and no batch: what an operation needs is an
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 from lmlang.errors import ModelError
 from lmlang.kernels.activation import gelu_tanh_mul, silu_mul
 from lmlang.kernels.linear import linear, pack_weight
 from lmlang.kernels.norm import add_rms_norm, rms_norm
+from lmlang.kernels.quant import Weight, embedding
 from lmlang.kernels.rope import (
     apply_rope,
     llama3_frequencies,
@@ -28,11 +29,20 @@ from lmlang.kernels.rope import (
     rope_frequencies,
     yarn_frequencies,
 )
+from lmlang.runtime.models.adapters import Adapter, AdapterRows, Place, add_deltas, fit
 from lmlang.runtime.models.causal import Attend, Inputs
+from lmlang.runtime.models.lora import LoraFile
 from lmlang.runtime.shape import ModelShape, Rope
 
 PRODUCTS = ("qkv", "out", "gate_up", "down")
 """The weights of one layer that are multiplied with, laid out for it."""
+MODULES = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "out": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+"""The modules whose rows each of them stacks, as transformers names them."""
 GATES = {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul}
 
 
@@ -92,42 +102,47 @@ class LlamaModel:
 
     Args:
         shape: Its sizes and flags.
-        weights: A tensor for every name of `weight_shapes`, on one device and of one dtype (norms
-            may be float32 in any case); never written. Those of products are kept as
-            `pack_weight` lays them out.
+        weights: One for every name of `weight_shapes`, on one device and of one dtype (norms may
+            be float32 in any case); never written. Matrices may be quantised; those of products
+            are kept as `pack_weight` lays them out.
 
     Raises:
         ModelError: A weight is missing, unknown or of another shape.
     """
 
-    def __init__(self, shape: ModelShape, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, shape: ModelShape, weights: Mapping[str, Weight]) -> None:
         _check_weights(shape, weights)
         self.shape = shape
         self.vocab, self.max_positions = shape.vocab, shape.max_positions
         self.kv_layers = shape.kv_layers
         self._embed = weights["embed"]
-        self._norm = weights["norm"]
+        self._norm = _tensor(weights["norm"])
         self._head = pack_weight(weights["embed" if shape.tied_head else "head"])
         self._layers = [self._layer(index, weights) for index in range(shape.layers)]
+        self._products = [
+            {name: pack_weight(weights[f"layers.{index}.{name}"]) for name in PRODUCTS}
+            for index in range(shape.layers)
+        ]
         self._gate = GATES[shape.activation]
         # In the weights' dtype, as in the training code: Gemma's scales were rounded there.
-        self._embed_scale = torch.tensor(shape.embed_scale).to(self._embed)
+        self._embed_scale = torch.tensor(shape.embed_scale).to(self.device, self.dtype)
         self._frequencies = {
             kind.rope: frequencies(shape.head_dim, kind.rope).to(self._embed.device)
             for kind in shape.kinds
             if kind.rope is not None
         }
 
-    def _layer(self, index: int, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights of a layer by their short names, ready for use."""
-        own = {name: weights[f"layers.{index}.{name}"] for name in layer_shapes(self.shape)}
+    def _layer(self, index: int, weights: Mapping[str, Weight]) -> dict[str, Tensor]:
+        """Norms and biases of a layer by their short names, ready for use."""
+        names = [name for name in layer_shapes(self.shape) if name not in PRODUCTS]
+        own = {name: _tensor(weights[f"layers.{index}.{name}"]) for name in names}
         if self.shape.qk_norm:
             heads = (own.pop("q_norm"), own.pop("k_norm"))
             counts = (self.shape.heads, self.shape.kv_heads)
             own["qk_norm"] = torch.cat(
                 [norm.expand(count, -1) for norm, count in zip(heads, counts, strict=True)]
             )
-        return own | {name: pack_weight(own[name]) for name in PRODUCTS}
+        return own
 
     @property
     def dtype(self) -> torch.dtype:
@@ -143,24 +158,42 @@ class LlamaModel:
         """Float32 logits [K, vocab] of the tokens that are asked for; see `CausalLM`."""
         return self._logits(self._hidden(inputs, attend)[inputs.logits_at])
 
+    def adapter(self, lora: LoraFile, base: str) -> Adapter:
+        """The form of an adapter for ``inputs.adapters``; see `CausalLM`."""
+        places: dict[str, Place] = {}
+        sizes, shape = layer_shapes(self.shape), self.shape
+        for product, modules in MODULES.items():
+            outputs, inputs = sizes[product]
+            rows = {"qkv": (shape.query_width, shape.kv_width, shape.kv_width)}.get(product)
+            row = 0
+            for part, module in enumerate(modules):
+                count = rows[part] if rows else outputs // len(modules)
+                for index in range(shape.layers):
+                    own = Place(f"layers.{index}.{product}", row, count, inputs, outputs)
+                    places[f"model.layers.{index}.{module}"] = own
+                row += count
+        return fit(lora, base, places, self.dtype, self.device)
+
     def _hidden(self, inputs: Inputs, attend: Attend) -> Tensor:
         """Run all layers; ``[T, hidden]`` of all tokens, the final norm applied."""
         input_ids, positions = inputs.input_ids, inputs.positions
         shape, eps = self.shape, self.shape.norm_eps
         angles = {rope: self._angles(positions, rope) for rope in self._frequencies}
-        residual = F.embedding(input_ids, self._embed)
+        residual = embedding(input_ids, self._embed)
         if shape.embed_scale != 1:
             residual.mul_(self._embed_scale)
         normed = rms_norm(residual, self._layers[0]["attention_norm"], eps)
         for index, layer in enumerate(self._layers):
             rope = shape.kind(index).rope
-            q, k, v = self._projected(normed, layer, None if rope is None else angles[rope])
+            qkv = self._times(normed, index, "qkv", inputs.adapters)
+            q, k, v = self._projected(qkv, layer, None if rope is None else angles[rope])
             attended = attend(index, q, k, v).reshape(len(input_ids), shape.query_width)
-            out = linear(attended, layer["out"], layer.get("out_bias"))
+            out = self._times(attended, index, "out", inputs.adapters)
             if shape.post_norms:
                 out = rms_norm(out, layer["post_attention_norm"], eps)
             normed = add_rms_norm(out, residual, layer["mlp_norm"], eps)
-            out = linear(self._gate(linear(normed, layer["gate_up"])), layer["down"])
+            gated = self._gate(self._times(normed, index, "gate_up", inputs.adapters))
+            out = self._times(gated, index, "down", inputs.adapters)
             if shape.post_norms:
                 out = rms_norm(out, layer["post_mlp_norm"], eps)
             last = index + 1 == shape.layers
@@ -168,18 +201,24 @@ class LlamaModel:
             normed = add_rms_norm(out, residual, weight, eps)
         return normed
 
+    def _times(self, x: Tensor, index: int, name: str, adapters: Seq[AdapterRows]) -> Tensor:
+        """One of the `PRODUCTS` of a layer, with what adapters add to it."""
+        out = linear(x, self._products[index][name], self._layers[index].get(f"{name}_bias"))
+        if adapters:
+            add_deltas(out, x, f"layers.{index}.{name}", adapters)
+        return out
+
     def _angles(self, positions: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
         cos, sin = rope_angles(positions, self._frequencies[rope])
         factor = rope.attention_factor
         return cos.mul_(factor).to(self.dtype), sin.mul_(factor).to(self.dtype)
 
     def _projected(
-        self, normed: Tensor, layer: Mapping[str, Tensor], angles: tuple[Tensor, Tensor] | None
+        self, qkv: Tensor, layer: Mapping[str, Tensor], angles: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, ...]:
         """Queries, keys and values, views of one buffer in which the former two lie together."""
         heads, kv_heads = self.shape.heads, self.shape.kv_heads
-        qkv = linear(normed, layer["qkv"], layer.get("qkv_bias"))
-        qkv = qkv.view(len(normed), heads + 2 * kv_heads, self.shape.head_dim)
+        qkv = qkv.view(len(qkv), heads + 2 * kv_heads, self.shape.head_dim)
         turning = qkv[:, : heads + kv_heads]
         if self.shape.qk_norm:
             turning.copy_(rms_norm(turning, layer["qk_norm"], self.shape.norm_eps))
@@ -194,7 +233,13 @@ class LlamaModel:
         return logits if cap == 0 else logits.div_(cap).tanh_().mul_(cap)
 
 
-def _check_weights(shape: ModelShape, weights: Mapping[str, Tensor]) -> None:
+def _tensor(weight: Weight) -> Tensor:
+    """Of one axis, and so never quantised."""
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def _check_weights(shape: ModelShape, weights: Mapping[str, Weight]) -> None:
     expected = weight_shapes(shape)
     for name in expected.keys() ^ weights.keys():
         fault = "is missing" if name in expected else "belongs to no part of the model"

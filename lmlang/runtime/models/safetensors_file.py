@@ -98,6 +98,12 @@ def open_safetensors(folder: Path, *, any_type: bool = False) -> SafetensorsFold
     return SafetensorsFolder(folder, shapes, files)
 
 
+def open_file(path: Path) -> SafetensorsFolder:
+    """The tensors of one safetensors file, all of types that can be read; ModelError as above."""
+    shapes = _header(path, any_type=False)
+    return SafetensorsFolder(path.parent, shapes, dict.fromkeys(shapes, path))
+
+
 def _weight_map(folder: Path, index: Path) -> dict[str, Path]:
     listed = read_json(index).get("weight_map")
     if not isinstance(listed, dict) or not 1 <= len(listed) <= MAX_TENSORS:
