@@ -52,6 +52,7 @@ HOMES: dict[Form, dict[str, str]] = {
         "merge_states": "lmlang.kernels.triton.states",
     },
     "c": {
+        "packed_product": "lmlang.kernels.c.products",
         "paged_prefill": "lmlang.kernels.c.attention",
         "paged_decode": "lmlang.kernels.c.attention",
         "paged_shared": "lmlang.kernels.c.attention",

@@ -22,12 +22,19 @@ from lmlang.errors import ModelError
 VERSION = 1
 """Of the functions and structs of lmlang.h; a library of another is not used."""
 HOME = Path(__file__).parent
-TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
+
+
+class _Types(dict[torch.dtype, int]):
+    def __missing__(self, dtype: torch.dtype) -> int:
+        raise ValueError(f"the C kernels have no {dtype}: only {', '.join(map(str, self))}")
+
+
+TYPES = _Types({torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3})
 """Numbers of dtypes in lmlang.h."""
 FAULTS = {
     1: "a table names a slot that the pool does not have",
-    2: "starts must rise from 0 to at most what they count, a row needs as many slots as queries, "
-    "and members must be queries",
+    2: "starts must ascend to at most what they count, a row needs as many slots as queries, and "
+    "members must be queries",
     3: "the workspace is too small",
 }
 """What the kernels return."""
@@ -59,6 +66,60 @@ class Product(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("x", "weight", "bias", "out", "space")),
         *((name, ctypes.c_int64) for name in ("space_size", "x_stride")),
         *((name, ctypes.c_int32) for name in ("bits", "rows", "inputs", "outputs", "threads")),
+    )
+
+
+class NormRows(ctypes.Structure):
+    """``lm_norm_rows`` of lmlang.h, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "residual", "weight", "out")),
+        *((name, ctypes.c_int64) for name in ("x_stride", "x_head", "residual_stride")),
+        ("weight_head", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("type", "weight_type", "rows", "heads", "size")),
+        ("eps", ctypes.c_float),
+        ("threads", ctypes.c_int32),
+    )
+
+
+class GateRows(ctypes.Structure):
+    """``lm_gate_rows`` of lmlang.h, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "out")),
+        ("x_stride", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("type", "rows", "size", "gelu", "threads")),
+    )
+
+
+class RopeRows(ctypes.Structure):
+    """``lm_rope_rows`` of lmlang.h, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "cos", "sin")),
+        *((name, ctypes.c_int64) for name in ("x_stride", "x_head")),
+        *((name, ctypes.c_int32) for name in ("type", "rows", "heads", "size", "threads")),
+    )
+
+
+class StoreRows(ctypes.Structure):
+    """``lm_store_rows`` of lmlang.h, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "pool", "scales", "at")),
+        *((name, ctypes.c_int64) for name in ("x_stride", "x_head", "pool_stride", "pool_head")),
+        *((name, ctypes.c_int32) for name in ("type", "pool_type", "scale_type", "rows")),
+        *((name, ctypes.c_int32) for name in ("heads", "size", "slots", "wide_slots", "threads")),
+    )
+
+
+class MergeRows(ctypes.Structure):
+    """``lm_merge_rows`` of lmlang.h, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("out", "lse", "part", "part_lse", "places")),
+        *((name, ctypes.c_int32) for name in ("type", "states", "rows", "heads", "size")),
+        ("threads", ctypes.c_int32),
     )
 
 

@@ -40,7 +40,7 @@ typedef struct {
     const int32_t *queries;      /* [M] places in q, row by row; NULL: as they lie there, M = T */
     const int32_t *starts;       /* [R + 1], the last at most M; NULL: one query a row */
     const int32_t *table;        /* [N] slots, N at least table_starts[R] */
-    const int32_t *table_starts; /* [R + 1] */
+    const int32_t *table_starts; /* [R + 1], which need not begin at 0 */
     void *out;                   /* dense [M, H, Dv], of q's type; written */
     float *lse;                  /* dense [M, H]; written. -inf, and 0 in out, where nothing is seen */
     float *space;                /* what lm_attend_space asks for */
@@ -54,6 +54,56 @@ typedef struct {
     float scale, softcap;       /* softcap 0: none */
     int32_t threads;            /* at most so many; at least 1 */
 } lm_attention;
+
+/* What goes over rows once. Strides are numbers between neighbours; `type` is that of all that
+   has none of its own; the last axis is dense. */
+typedef struct {
+    const void *x;              /* [R, H, N] */
+    void *residual;             /* NULL, or [R, N] where H is 1: x is added to it first */
+    const void *weight;         /* [H, N], or [N] where its stride is 0 */
+    void *out;                  /* dense [R, H, N]; written */
+    int64_t x_stride, x_head, residual_stride, weight_head;
+    int32_t type, weight_type, rows, heads, size;
+    float eps;
+    int32_t threads;
+} lm_norm_rows;
+
+typedef struct {
+    const void *x;              /* [R, 2N], the gate first */
+    void *out;                  /* dense [R, N]; written */
+    int64_t x_stride;
+    int32_t type, rows, size;
+    int32_t gelu;               /* else silu */
+    int32_t threads;
+} lm_gate_rows;
+
+typedef struct {
+    void *x;                    /* [R, H, N], turned in place */
+    const void *cos, *sin;      /* dense [R, N/2] */
+    int64_t x_stride, x_head;
+    int32_t type, rows, heads, size;
+    int32_t threads;
+} lm_rope_rows;
+
+typedef struct {
+    const void *x;              /* [R, H, N] */
+    void *pool;                 /* [S, H, N]; written */
+    void *scales;               /* dense [S, H] where the pool is int8; written */
+    const void *at;             /* [R] slots, int64 where `wide_slots`, else int32 */
+    int64_t x_stride, x_head, pool_stride, pool_head;
+    int32_t type, pool_type, scale_type, rows, heads, size, slots, wide_slots;
+    int32_t threads;
+} lm_store_rows;
+
+typedef struct {
+    void *out;                  /* dense [T, H, N], written; so is lse */
+    float *lse;                 /* dense [T, H] */
+    const void *part;           /* dense [R, H, N] */
+    const float *part_lse;      /* dense [R, H] */
+    const int32_t *places;      /* [R] which of the T, all different; NULL: in order */
+    int32_t type, states, rows, heads, size; /* `states` is T */
+    int32_t threads;
+} lm_merge_rows;
 
 /* Rows of float32 times a weight of 4 or 8 bits, laid out as products.c draws it. */
 typedef struct {
@@ -84,6 +134,12 @@ LM_API void lm_set_parallel(void *gomp_parallel);
 LM_API int64_t lm_attend_space(int32_t heads, int32_t kv_heads, int32_t key_dim,
                                int32_t value_dim, int32_t threads);
 LM_API int lm_attend(const lm_attention *a);
+
+LM_API int lm_norm(const lm_norm_rows *j);
+LM_API int lm_gate(const lm_gate_rows *j);
+LM_API int lm_rope(const lm_rope_rows *j);
+LM_API int lm_store(const lm_store_rows *jobs, int32_t count);
+LM_API int lm_merge(const lm_merge_rows *j);
 
 /* Bytes that lm_multiply needs in `space` for these sizes. */
 LM_API int64_t lm_multiply_space(int32_t rows, int32_t inputs);
