@@ -13,6 +13,7 @@ from lmlang.runtime.cache.pool import KVPool
 from lmlang.runtime.models.causal import CausalLM, Inputs
 from lmlang.runtime.models.hf import HFModel
 from lmlang.runtime.models.hf_loader import opened
+from lmlang.runtime.models.hf_packed import pack_layers
 from lmlang.runtime.models.hf_refusals import check_class, check_config
 from tests.models import zoo
 
@@ -73,6 +74,7 @@ def on_our_pool(kind: str, **changes: Any) -> HFModel:
     check_config(config)
     transformer = zoo.tiny_transformer(config)
     check_class(transformer)
+    pack_layers(transformer)
     return opened(transformer)
 
 

@@ -22,6 +22,7 @@ from lmlang.runtime.models.causal import Inputs
 from lmlang.runtime.models.hf import HFModel
 from lmlang.runtime.models.hf_config import read_json
 from lmlang.runtime.models.hf_interface import AttentionDoor
+from lmlang.runtime.models.hf_packed import pack_layers
 from lmlang.runtime.models.hf_probe import probe
 from lmlang.runtime.models.hf_quant import check_packages, method_of, quantise_layers
 from lmlang.runtime.models.hf_refusals import Refused, check_class, check_config, longest_context
@@ -74,7 +75,9 @@ def load_hf(
             return opened(_weights(folder, config, dtype, device_map={"": device}), path)
         if quantize:
             return _quantised(opened(_weights(folder, config, dtype), path), device)
-        return opened(_weights(folder, config, dtype).to(device), path)
+        model = _weights(folder, config, dtype).to(device)
+        pack_layers(model)
+        return opened(model, path)
     except Refused as refused:
         raise ModelError(f"{path}: {_refusal(path, refused)}") from None
 
@@ -113,6 +116,7 @@ def _quantised(model: HFModel, device: torch.device) -> HFModel:
     """A model that is known to run right, made int8 before it goes to its device."""
     quantise_layers(model.module)
     model.module.to(device)
+    pack_layers(model.module)  # what is not int8
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
         return q.new_zeros(*q.shape[:2], v.shape[2])
