@@ -10,8 +10,9 @@ search on keys, some bits a pass, with ids to tell equal ones apart.
 
 Exponentials, logarithms and sums round here in another way than on a CPU. So top-p and min-p keep
 SLACK too much here, and a draw is *sure* only where no rounding could change its token: no other
-comes within NEAR of it, and it is not within SLACK of what was cut off. The few others, about one
-in 10,000, are for the reference to draw. Everything else (scaling, top-k, ties) is exact.
+comes within NEAR of it, and neither it nor a HEAVY token that counts for probabilities stands
+within SLACK of the cut. The others, one in thousands, are for the reference to draw. Everything
+else (scaling, top-k, ties) is exact.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ NEAR = tl.constexpr(2.0**-16)
 """Two noisy scores that differ by less may change places by rounding."""
 SLACK = tl.constexpr(2.0**-17)
 """What rounding may add to a cumulated probability, or change in a relative one."""
+HEAVY = tl.constexpr(2.0**-8)
+"""A share of what is kept that is missed where it is told as probability."""
 LAST = tl.constexpr(0x7FFFFFFF)
 """Behind every key and id."""
 LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -172,10 +175,14 @@ def _row_numbers(largest, temperatures, row, there):
 
 @triton.jit
 def cut_kernel(
-    scores, largest, temperatures, top_k, top_p, last_keys, last_ids, totals, rows, vocab, stride,
+    scores, largest, temperatures, top_k, top_p, last_keys, last_ids, totals, doubts,
+    rows, vocab, stride,
     BITS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The last key and id that top-k and top-p keep, and the weight of what top-k keeps."""
+    """The last key and id that top-k and top-p keep, and the weight of what top-k keeps.
+
+    A doubt is a heavy last token that rounding may have kept: it changes all probabilities.
+    """
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
     there = row < rows
     scores += tl.where(there, row, 0).to(tl.int64) * stride
@@ -186,6 +193,7 @@ def cut_kernel(
     last_key = tl.full((ROWS, 1), LAST, tl.int32)
     last_id = tl.full((ROWS, 1), LAST, tl.int32)
     total = tl.zeros((ROWS, 1), tl.float32)
+    doubt = is_hot & (share > 1)  # none
     if tl.max(limited.to(tl.int32)) > 0:
         target = tl.where(limited, limit.to(tl.float32), float("inf"))
         last_key, last_id = _cut(
@@ -204,6 +212,18 @@ def cut_kernel(
             scores, vocab, most, temperature, last_key, last_id, target, SLACK * total,
             True, BITS, ROWS, BLOCK,
         )  # fmt: skip
+        sums = tl.zeros((ROWS, BLOCK), tl.float32)
+        lightest = tl.full((ROWS, BLOCK), float("inf"), tl.float32)
+        for start in range(0, vocab, BLOCK):
+            ids = start + tl.arange(0, BLOCK)[None, :]
+            scaled = _scaled(scores, ids, vocab, most, temperature)
+            weight, kept = tl.exp(scaled), _kept(_key(scaled), ids, last_key, last_id)
+            sums += tl.where(kept, weight, 0.0)
+            lightest = tl.minimum(lightest, tl.where(kept & (ids < vocab), weight, float("inf")))
+        weight, last = tl.sum(sums, axis=1)[:, None], tl.min(lightest, axis=1)[:, None]
+        is_heavy = (last > HEAVY * weight) & (last < weight)
+        doubt = shared & is_heavy & (weight - last >= (share - SLACK) * total)
+    tl.store(doubts + row, doubt.to(tl.int32), mask=there)
     tl.store(last_keys + row, last_key, mask=there)
     tl.store(last_ids + row, last_id, mask=there)
     tl.store(totals + row, total, mask=there)
@@ -266,7 +286,7 @@ def draw_kernel(
 
 @triton.jit
 def settle_kernel(
-    scores, largest, temperatures, top_p, min_p, totals,
+    scores, largest, temperatures, top_p, min_p, totals, doubts,
     best_of, second_of, id_of, weight_of, drawn,
     rows, vocab, stride, parts,
     CUTS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -288,8 +308,9 @@ def settle_kernel(
     winner = tl.where(winner == LAST, 0, winner)  # nothing at all can be drawn
     is_open = highest > float("-inf")
     own = _scaled(scores, winner, vocab, most, temperature)
-    is_sure = (is_hot == 0) | (is_open == 0) | (highest - runner_up > NEAR)
+    is_sure = (is_hot == 0) | (highest - runner_up > NEAR)
     if CUTS:
+        is_sure &= tl.load(doubts + row, mask=there, other=0) == 0
         share = tl.load(min_p + row, mask=there, other=0.0)
         least = _log(tl.maximum(share, LEAST_SHARE))
         is_above = (own == 0) | (own > least + SLACK * (1.0 - least))
@@ -308,6 +329,7 @@ def settle_kernel(
             total = tl.load(totals + row, mask=there, other=1.0)
             is_within = (likelier == 0) | (likelier < (share - SLACK) * total)
             is_sure &= is_within | (shared == 0)
+    is_sure |= is_open == 0
     prob = tl.where(is_open, tl.exp(own) / weight, 0.0)
     tl.store(drawn + row, winner, mask=there)
     tl.store(drawn + rows + row, prob.to(tl.int32, bitcast=True), mask=there)
@@ -340,15 +362,15 @@ def draw(
     stretch = triton.cdiv(triton.cdiv(vocab, parts), DRAW_BLOCK) * DRAW_BLOCK
     parts = triton.cdiv(vocab, stretch)
     floats = torch.empty((3 * parts + 1, rows), dtype=torch.float32, device=device)
-    ints = torch.empty((parts + 2, rows), dtype=torch.int32, device=device)
+    ints = torch.empty((parts + 3, rows), dtype=torch.int32, device=device)
     best, second, weight = (floats[i * parts :] for i in range(3))
-    totals, last_keys, last_ids, ids = floats[3 * parts], ints[0], ints[1], ints[2:]
+    totals, last_keys, last_ids, doubts, ids = floats[3 * parts], *ints[:3], ints[3:]
     stride = scores.stride(0)
     # Products and sums stay apart, so that the noise is rounded here as it is under test.
     options = {"num_warps": 8, "enable_fp_fusion": False}
     if truncates:
         cut_kernel[(grid,)](
-            scores, largest, temperatures, top_k, top_p, last_keys, last_ids, totals,
+            scores, largest, temperatures, top_k, top_p, last_keys, last_ids, totals, doubts,
             rows, vocab, stride, BITS=SEARCH_BITS, ROWS=ROWS, BLOCK=SEARCH_BLOCK, **options,
         )  # fmt: skip
     draw_kernel[(grid, parts)](
@@ -357,8 +379,8 @@ def draw(
         CUTS=truncates, ROWS=ROWS, BLOCK=DRAW_BLOCK, **options,
     )  # fmt: skip
     settle_kernel[(grid,)](
-        scores, largest, temperatures, top_p, min_p, totals, best, second, ids, weight, drawn,
-        rows, vocab, stride, parts,
+        scores, largest, temperatures, top_p, min_p, totals, doubts,
+        best, second, ids, weight, drawn, rows, vocab, stride, parts,
         CUTS=truncates, PARTS=triton.next_power_of_2(parts), ROWS=ROWS, BLOCK=SEARCH_BLOCK,
         **options,
     )  # fmt: skip
