@@ -50,7 +50,7 @@ asan: $(VENV)/installed-test
 	../../$(RUN) -m pip install --quiet --no-deps --target installed . && \
 	cp installed/lmlang/kernels/_native*.so lmlang/kernels/ && \
 	LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
-	../../$(RUN) -m pytest -p no:cacheprovider tests/kernels/test_native.py
+	../../$(RUN) -m pytest -s -p no:cacheprovider tests/kernels/test_native.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
