@@ -11,6 +11,7 @@ bits, and fills up the last one:
 A quantised weight goes two ways. Few rows are multiplied by torch's own kernel, which reads the
 bytes as they are and so is faster than any product with wider numbers; it takes and gives
 bfloat16. For many rows the weight is widened, a part at a time, and multiplied like any other.
+Weights in blocks have a product of their own (`lmlang.kernels.packed`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from lmlang.kernels.forms import is_row_invariant, use_reference
+from lmlang.kernels.forms import dispatch, is_row_invariant, use_reference
+from lmlang.kernels.packed import PackedWeight, packed_product
 from lmlang.kernels.quant import Int8Weight, Weight
 
 ROWS_HINT = 64
@@ -50,7 +52,7 @@ def pack_weight(weight: Weight) -> Weight:
         weight: [O, I]; on a CPU it comes back as oneDNN lays it out, where that serves its dtype,
             else as is, and so does a quantised one.
     """
-    if isinstance(weight, Int8Weight):
+    if not isinstance(weight, Tensor):
         return weight
     if weight.device.type != "cpu" or not _packs(weight.dtype):
         return weight
@@ -70,6 +72,8 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     """
     if not len(x):
         return x.new_empty(0, weight.shape[0])
+    if isinstance(weight, PackedWeight):
+        return dispatch("packed_product", packed_product, x)(x, weight, bias)
     return _in_blocks(x, weight, bias) if is_row_invariant() else _applied(x, weight, bias)
 
 
@@ -92,7 +96,7 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     return F.linear(x, y)
 
 
-def _applied(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+def _applied(x: Tensor, weight: Tensor | Int8Weight, bias: Tensor | None = None) -> Tensor:
     """The product as fast as it goes, for at least one row."""
     if isinstance(weight, Int8Weight):
         out = _unpacked(x, weight)
@@ -121,7 +125,7 @@ def _unpacked(x: Tensor, weight: Int8Weight) -> Tensor:
     return out
 
 
-def _in_blocks(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+def _in_blocks(x: Tensor, weight: Tensor | Int8Weight, bias: Tensor | None) -> Tensor:
     """The row-invariant form: every row is computed in a block of an agreeing size."""
     key = weight.values if isinstance(weight, Int8Weight) else weight
     packed = isinstance(weight, Tensor) and weight.is_mkldnn
@@ -151,7 +155,7 @@ def _cut(x: Tensor, sizes: Seq[int]) -> Iterator[tuple[Tensor, int]]:
         done += size
 
 
-def _agreeing(weight: Weight) -> tuple[int, ...]:
+def _agreeing(weight: Tensor | Int8Weight) -> tuple[int, ...]:
     """Which `BLOCKS` give every row the bits that a block of `BLOCK` rows gives it.
 
     A sum of many products hardly ever has the same bits in two orders: where all outputs of a

@@ -53,6 +53,10 @@ class PackedWeight:
         """Bytes that it takes."""
         return self.data.nbytes
 
+    def to(self, device: torch.device | str) -> PackedWeight:
+        """The same on a device."""
+        return PackedWeight(self.data.to(device), self.shape, self.bits)
+
     def unpacked(self) -> Tensor:
         """float32 [O, I]: the numbers that it stands for."""
         return self.rows(torch.arange(self.shape[0], device=self.device))

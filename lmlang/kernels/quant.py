@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
+from lmlang.kernels.packed import PackedWeight
+
 LARGEST = 127
 """Of the values; -128 is not used, so that a weight and its negative are alike."""
 
@@ -56,7 +58,7 @@ class Int8Weight:
         return (self.values.float() * self.scale.float()[:, None]).to(self.dtype)
 
 
-Weight: TypeAlias = Tensor | Int8Weight
+Weight: TypeAlias = Tensor | Int8Weight | PackedWeight
 """What `linear` multiplies with."""
 
 
@@ -86,5 +88,7 @@ def embedding(ids: Tensor, weight: Weight) -> Tensor:
     """
     if isinstance(weight, Tensor):
         return F.embedding(ids, weight)
+    if isinstance(weight, PackedWeight):
+        return weight.rows(ids)
     rows = F.embedding(ids, weight.values).float()
     return rows.mul_(weight.scale.float()[ids, None]).to(weight.dtype)

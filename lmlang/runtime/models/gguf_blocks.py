@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lmlang.kernels.packed import BLOCK, PackedWeight, pack, pack_floats
+from lmlang.runtime.models.gguf_file import GGUFFile
 
-PLAIN = (Kind.F32, Kind.F16, Kind.BF16, Kind.F64)
-"""Kinds that nothing was quantised to: they stay as they are."""
+PLAIN = frozenset({Kind.F32, Kind.F16, Kind.BF16, Kind.F64})
+"""Kinds of numbers that were not quantised."""
 HEADS = {Kind.Q4_0: 2, Kind.Q4_1: 4, Kind.Q8_0: 2}
 """Bytes before the numbers of a block: its scale, and perhaps its offset, in float16."""
 SIGNED = 8
@@ -24,21 +25,21 @@ Blocks = tuple[Tensor, Tensor, Tensor | None]
 """Numbers uint8 [O, I], scales and offsets float16 [O, B] as `pack` takes them."""
 
 
-def packed_rows(parts: Seq[tuple[Kind, NDArray[np.uint8]]]) -> PackedWeight | None:
+def is_quantised(file: GGUFFile) -> bool:
+    """Whether a file's matrices are quantised."""
+    return any(len(t.shape) > 1 and t.kind not in PLAIN for t in file.tensors.values())
+
+
+def packed_rows(parts: Seq[tuple[Kind, NDArray[np.uint8]]]) -> PackedWeight:
     """A weight from the rows of some tensors, one below the other.
 
     Numbers of 4 and of 8 bits are kept. Where the tensors are of several kinds, or of others, such
-    as the K-quants, all are quantised anew to 8 bits, which loses less than was lost before.
+    as the K-quants, all are quantised to 8 bits, which loses less than was lost before.
 
     Args:
         parts: Kind and rows as stored of each tensor.
-
-    Returns:
-        None where one of them is not quantised.
     """
     kinds = {kind for kind, _ in parts}
-    if kinds & set(PLAIN):
-        return None
     if kinds == {Kind.Q8_0} or kinds <= {Kind.Q4_0, Kind.Q4_1}:
         numbers, scales, offsets = zip(*(_blocks(*part) for part in parts), strict=True)
         whole = None if kinds == {Kind.Q8_0} else torch.cat(offsets)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lmlang.errors import ModelError, quote
+from lmlang.kernels.packed import PackedWeight, pack_floats
 from lmlang.kernels.quant import Weight, quantise_weight
+from lmlang.runtime.models.gguf_blocks import packed_rows
 from lmlang.runtime.models.gguf_config import INTERLEAVED, gguf_shape
 from lmlang.runtime.models.gguf_file import GGUFFile, open_gguf
 from lmlang.runtime.models.hf_config import hf_shape, read_json
@@ -24,7 +27,15 @@ from lmlang.runtime.shape import ModelShape
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 QUANTISED = frozenset({"embed", "head", "qkv", "out", "gate_up", "down"})
-"""The native weights that are matrices: what `quantize` is about."""
+"""The native weights that are matrices: what a scheme is about."""
+
+Scheme: TypeAlias = Literal["none", "int8", "blocks"]
+SCHEMES: Mapping[Scheme, Callable[[Tensor], Weight]] = {
+    "none": lambda weight: weight,
+    "int8": quantise_weight,
+    "blocks": pack_floats,
+}
+"""What becomes of a matrix. Blocks that the file itself has are kept as they are."""
 
 GGUF_NAMES = {
     "embed": ("token_embd.weight",),
@@ -106,14 +117,14 @@ class TensorStore(Protocol):
 
 
 def load_gguf(
-    path: str | os.PathLike[str], dtype: torch.dtype = torch.float32, *, quantize: bool = False
+    path: str | os.PathLike[str], dtype: torch.dtype = torch.float32, *, quantize: Scheme = "none"
 ) -> LoadedModel:
     """Load a model from a GGUF file, dequantised to ``dtype``.
 
     Args:
         path: The file.
         dtype: Of all weights but norms, which are float32: float32, bfloat16 or float16.
-        quantize: Whether those that are matrices become int8, one by one as they are read.
+        quantize: What becomes of those that are matrices, one by one as they are read.
 
     Raises:
         ModelError: The file is missing, broken, of another architecture, or lacks something.
@@ -127,14 +138,14 @@ def load_gguf(
 
 
 def load_folder(
-    path: str | os.PathLike[str], dtype: torch.dtype = torch.float32, *, quantize: bool = False
+    path: str | os.PathLike[str], dtype: torch.dtype = torch.float32, *, quantize: Scheme = "none"
 ) -> LoadedModel:
     """Load a model from a Hugging Face folder: config.json and safetensors files.
 
     Args:
         path: The folder.
         dtype: Of all weights but norms, which are float32: float32, bfloat16 or float16.
-        quantize: Whether those that are matrices become int8, one by one as they are read.
+        quantize: What becomes of those that are matrices, one by one as they are read.
 
     Raises:
         ModelError: Something is missing, broken, pickled, or of a type that cannot be run.
@@ -176,7 +187,7 @@ def _gather(
     layer_prefix: str,
     dtype: torch.dtype,
     ignored: set[str],
-    quantize: bool,
+    scheme: Scheme,
 ) -> dict[str, Weight]:
     """Every native weight, stacked from its tensors; no tensor is missing or left over."""
     if dtype not in DTYPES:
@@ -195,14 +206,17 @@ def _gather(
     _check(store, dict(source for stacked in sources.values() for source in stacked), ignored)
     weights: dict[str, Weight] = {}
     for native, wanted in weight_shapes(shape).items():
+        quantised = native.split(".")[-1] in QUANTISED
+        if quantised and scheme == "blocks" and isinstance(store, _GGUFStore):
+            weights[native] = store.packed([name for name, _ in sources[native]])
+            continue
         kind = torch.float32 if native.endswith("norm") else dtype
         weight = torch.empty(wanted, dtype=kind)
         row = 0
         for name, size in sources[native]:
             store.read(name, weight[row : row + size[0]])
             row += size[0]
-        quantised = quantize and native.split(".")[-1] in QUANTISED
-        weights[native] = quantise_weight(weight) if quantised else weight
+        weights[native] = SCHEMES[scheme](weight) if quantised else weight
     return weights
 
 
@@ -246,6 +260,14 @@ class _GGUFStore:
                 "attn_q": _half_split(shape.heads, shape.head_dim),
                 "attn_k": _half_split(shape.kv_heads, shape.head_dim),
             }
+
+    def packed(self, names: Seq[str]) -> PackedWeight:
+        """The rows of some matrices, one below the other."""
+        parts = []
+        for name in names:
+            rows, order = self._file.rows(name), self._orders.get(name.split(".")[-2])
+            parts.append((self._file.tensors[name].kind, rows if order is None else rows[order]))
+        return packed_rows(parts)
 
     def read(self, name: str, out: Tensor) -> None:
         order = self._orders.get(name.split(".")[-2])

@@ -7,21 +7,25 @@ import threading
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import torch
 
 from lmlang.errors import ModelError, ProgramError, quote
+from lmlang.kernels import native
+from lmlang.kernels.forms import form_of
 from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.chat_templates import resolve_chat_template
 from lmlang.runtime.device import CPU, check_room
 from lmlang.runtime.models.causal import CausalLM
 from lmlang.runtime.models.fetch import find_embedded_model, model_file
+from lmlang.runtime.models.gguf_blocks import is_quantised
+from lmlang.runtime.models.gguf_file import open_gguf
 from lmlang.runtime.models.hf import HFModel
 from lmlang.runtime.models.hf_loader import load_hf
 from lmlang.runtime.models.hub import hub_folder, is_hub_name
 from lmlang.runtime.models.llama import LlamaModel
-from lmlang.runtime.models.loader import LoadedModel, load_folder, load_gguf
+from lmlang.runtime.models.loader import LoadedModel, Scheme, load_folder, load_gguf
 from lmlang.runtime.models.metadata import NotNative
 from lmlang.runtime.tokenizer import Tokenizer
 from lmlang.runtime.tokenizer_json import folder_json
@@ -69,13 +73,13 @@ class Loading:
 
     Args:
         dtype: Of its weights.
-        quantize: Whether those that are matrices become int8.
+        quantize: What becomes of those that are matrices.
         implementation: As of `open_model`.
         device: Where they go.
     """
 
     dtype: torch.dtype
-    quantize: bool
+    quantize: Scheme
     implementation: str
     device: torch.device
 
@@ -107,7 +111,9 @@ def open_model(
             there on this machine goes first.
         dtype: Of the weights: "float32", "bfloat16" or "float16"; "auto" is float32 on a CPU and
             bfloat16 on a GPU.
-        quantize: "int8" makes the matrices among them int8; "auto" leaves them.
+        quantize: Of the matrices among them: "none", "int8", "blocks" (see `Runtime`); "auto" is
+            blocks for a quantised GGUF file on a CPU whose dtype is "auto", where the C kernels
+            are, and none otherwise.
         revision: Branch, tag or commit of a model on the hub.
         offline: Look for a model of the hub in its cache on this machine alone.
         implementation: Whose code computes it: "native", "transformers", or "auto" for the native
@@ -119,13 +125,18 @@ def open_model(
             for the device.
         ProgramError: A parameter is out of range.
     """
+    path = _find(named, revision, offline)
+    if quantize == "auto":
+        blocks = dtype == "auto" and device.type == "cpu" and _has_blocks(path)
+        quantize = "blocks" if blocks and form_of(torch.empty(0)) == "c" else "none"
     if dtype == "auto":
         dtype = "float32" if device.type == "cpu" else "bfloat16"
     if not isinstance(dtype, str) or dtype not in DTYPES:
         known = ", ".join(map(repr, DTYPES))
         raise ProgramError(f"dtype={quote(str(dtype))} is none of {known}: give one of these.")
-    how = Loading(DTYPES[dtype], quantize == "int8", implementation, device)
-    path = _find(named, revision, offline)
+    if quantize == "blocks":
+        _check_blocks(dtype, device)
+    how = Loading(DTYPES[dtype], cast(Scheme, quantize), implementation, device)
     name = named if isinstance(named, str) and is_hub_name(named) else path.name
     with _opening:
         key = (str(path.resolve()), how, _stamp(path))
@@ -134,6 +145,20 @@ def open_model(
             load = _load_folder if path.is_dir() else _load_gguf
             found = _opened[key] = load(path, str(name), how)
         return found
+
+
+def _has_blocks(path: Path) -> bool:
+    return path.is_file() and is_quantised(open_gguf(path))
+
+
+def _check_blocks(dtype: str, device: torch.device) -> None:
+    """Refuse blocks where they cannot be multiplied."""
+    if device.type != "cpu" or dtype != "float32":
+        raise ProgramError(
+            f"quantize='blocks' is for a CPU and dtype='float32', and this is {device.type} and "
+            f"{dtype}: leave it out, or give these."
+        )
+    native.library()
 
 
 def _find(named: str | os.PathLike[str] | None, revision: str | None, offline: bool) -> Path:
@@ -191,7 +216,12 @@ def _folder_model(path: Path, how: Loading) -> CausalLM:
         except NotNative:
             if how.implementation == "native":
                 raise
-    return load_hf(path, how.dtype, how.device, quantize=how.quantize)
+    if how.quantize == "blocks":
+        raise ProgramError(
+            f"quantize='blocks' is for models that run natively, and {quote(str(path))} is run "
+            "by transformers: leave it out."
+        )
+    return load_hf(path, how.dtype, how.device, quantize=how.quantize == "int8")
 
 
 def _native(loaded: LoadedModel, device: torch.device) -> LlamaModel:

@@ -27,26 +27,17 @@ def rows(kind: Kind, outputs: int, inputs: int, seed: int) -> np.ndarray:
 def test_numbers_of_four_and_eight_bits_are_kept(kinds: tuple[Kind, ...], bits: int) -> None:
     parts = [(kind, rows(kind, 20 + i, 96, i)) for i, kind in enumerate(kinds)]
     weight = packed_rows(parts)
-    assert weight is not None
     assert weight.bits == bits
     wanted = np.concatenate([dequantize(part, kind) for kind, part in parts])
     assert np.array_equal(weight.unpacked().numpy(), wanted)
 
 
-@pytest.mark.parametrize("kinds", [(Kind.Q5_1,), (Kind.Q4_1, Kind.Q8_0), (Kind.Q5_0, Kind.Q4_0)])
+@pytest.mark.parametrize("kinds", [(Kind.Q5_1,), (Kind.Q4_1, Kind.Q8_0), (Kind.Q5_0, Kind.F16)])
 def test_others_are_quantised_anew(kinds: tuple[Kind, ...]) -> None:
     parts = [(kind, rows(kind, 20 + i, 96, i)) for i, kind in enumerate(kinds)]
     weight = packed_rows(parts)
-    assert weight is not None
     assert weight.bits == 8
     wanted = np.concatenate([dequantize(part, kind) for kind, part in parts])
     step = np.abs(wanted).reshape(len(wanted), -1, 32).max(-1, keepdims=True) / 127
     far = np.abs(weight.unpacked().numpy() - wanted).reshape(len(wanted), -1, 32)
     assert (far <= step * 0.51).all()
-
-
-@pytest.mark.parametrize("kind", [Kind.F16, Kind.F32])
-def test_what_is_not_quantised_is_not_packed(kind: Kind) -> None:
-    assert (
-        packed_rows([(Kind.Q8_0, rows(Kind.Q8_0, 4, 32, 0)), (kind, rows(kind, 4, 32, 1))]) is None
-    )

@@ -1,0 +1,120 @@
+"""Models in blocks: as good as the file's own weights, chosen where they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from lmlang.errors import ModelError, ProgramError
+from lmlang.kernels import forms, native
+from lmlang.kernels.packed import PackedWeight
+from lmlang.protocol import Generation, Prompt, Request, SamplingParams, Text
+from lmlang.runtime.local import Runtime
+from lmlang.runtime.models.fetch import find_embedded_model
+from lmlang.runtime.models.llama import LlamaModel
+from lmlang.runtime.models.loader import load_gguf
+from lmlang.runtime.models.opened import OpenedModel, open_model
+from tests.runtime import oracle
+from tests.tiny import tiny_shape, write_tiny_gguf
+
+needs_library = pytest.mark.skipif(not native.available(), reason=native.description())
+TEXT = """Photosynthesis is how plants make sugar from light. It happens in the leaves, where a
+green pigment takes in the light of the sun. def area(w: float, h: float) -> float: return w * h
+{"name": "Ada", "born": 1815, "died": 1852, "known": ["notes", "engine"]} Die Sonne geht im Osten
+auf und im Westen unter, sagt man, doch dreht sich in Wahrheit die Erde unter ihr hinweg."""
+
+
+@cache
+def opened(quantize: str) -> OpenedModel:
+    return open_model(None, dtype="auto", quantize=quantize)
+
+
+@needs_library
+def test_blocks_compute_what_the_numbers_of_the_file_give() -> None:
+    ids = opened("blocks").tokenizer.encode(TEXT)
+    exact, found = (oracle.logits(opened(how).model, ids) for how in ("none", "blocks"))
+    far = (exact.log_softmax(-1) - found.log_softmax(-1)).abs()
+    divergence = (exact.softmax(-1) * (exact.log_softmax(-1) - found.log_softmax(-1))).sum(-1)
+    assert (exact.argmax(-1) == found.argmax(-1)).float().mean() >= 0.95
+    assert divergence.mean() < 0.005
+    assert far.max() > 1e-4  # it is not the same computation
+
+
+@needs_library
+def test_the_numbers_are_those_of_the_file() -> None:
+    path = find_embedded_model()
+    plain, packed = load_gguf(path).weights, load_gguf(path, quantize="blocks").weights
+    matrices = [name for name, weight in plain.items() if len(weight.shape) == 2]
+    for name in ("embed", "layers.7.qkv", "layers.29.down"):
+        weight = packed[name]
+        assert isinstance(weight, PackedWeight)
+        assert weight.bits == (8 if name == "embed" else 4)
+        assert torch.equal(weight.unpacked(), plain[name])  # type: ignore[arg-type]
+    assert sum(packed[name].nbytes for name in matrices) < 0.2 * sum(
+        plain[name].nbytes for name in matrices
+    )
+
+
+@pytest.fixture
+def fresh_choice() -> Iterator[None]:
+    forms._chosen.cache_clear()
+    yield
+    forms._chosen.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_choice")
+def test_auto_is_blocks_where_they_serve_and_exact_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_in_blocks(**how: str) -> bool:
+        model = open_model(None, **how).model
+        assert isinstance(model, LlamaModel)
+        return isinstance(model._head, PackedWeight)
+
+    assert is_in_blocks(dtype="auto") == native.available()
+    assert not is_in_blocks(dtype="auto", quantize="none")
+    assert not is_in_blocks(dtype="float32")
+    assert not is_in_blocks(dtype="bfloat16")
+    plain = open_model(write_tiny_gguf(tmp_path / "plain.gguf", tiny_shape()), dtype="auto").model
+    assert isinstance(plain, LlamaModel)
+    assert not isinstance(plain._head, PackedWeight)
+    forms._chosen.cache_clear()
+    monkeypatch.setenv("LMLANG_KERNELS", "reference")
+    assert not is_in_blocks(dtype="auto")
+
+
+def outputs(runtime: Runtime, prompts: list[str]) -> list[Generation]:
+    params = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
+    return [runtime.generate(Request(Prompt.of(Text(prompt)), params)) for prompt in prompts]
+
+
+@needs_library
+def test_a_deterministic_runtime_has_the_same_bits_alone_and_in_a_batch() -> None:
+    prompts = ["The sea is", "The sea is wide and", "Once there was a king", "1 + 1 ="]
+    with Runtime(kv_tokens=2_000, deterministic=True) as runtime:
+        together = [g.result() for g in outputs(runtime, prompts)]
+        runtime.flush_cache()
+        alone = [outputs(runtime, [prompt])[0].result() for prompt in prompts]
+    assert [(g.ids, g.logprobs) for g in together] == [(g.ids, g.logprobs) for g in alone]
+
+
+@needs_library
+def test_none_is_the_exact_path() -> None:
+    prompts = ["The capital of France is"]
+    with Runtime(kv_tokens=500, quantize=None) as exact, Runtime(kv_tokens=500) as quick:
+        one, other = (outputs(rt, prompts)[0].result() for rt in (exact, quick))
+    assert one.ids[0] == other.ids[0]
+    assert one.logprobs[0] == pytest.approx(other.logprobs[0], abs=0.3)
+    assert one.logprobs[0] != other.logprobs[0]
+
+
+def test_what_cannot_be_in_blocks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ProgramError, match="for a CPU and dtype='float32', and this is cpu and bf"):
+        open_model(None, dtype="bfloat16", quantize="blocks")
+    monkeypatch.setattr(native, "_loaded", lambda: (None, "it was left out"))
+    with pytest.raises(ModelError, match="the C kernels cannot be used: it was left out"):
+        open_model(None, quantize="blocks")
