@@ -39,8 +39,8 @@ def test_blocks_compute_what_the_numbers_of_the_file_give() -> None:
     exact, found = (oracle.logits(opened(how).model, ids) for how in ("none", "blocks"))
     far = (exact.log_softmax(-1) - found.log_softmax(-1)).abs()
     divergence = (exact.softmax(-1) * (exact.log_softmax(-1) - found.log_softmax(-1))).sum(-1)
-    assert (exact.argmax(-1) == found.argmax(-1)).float().mean() >= 0.95
-    assert divergence.mean() < 0.005
+    assert (exact.argmax(-1) == found.argmax(-1)).float().mean() >= 0.9
+    assert divergence.mean() < 0.01
     assert far.max() > 1e-4  # it is not the same computation
 
 
