@@ -1,0 +1,195 @@
+"""The language's tests run twice: over their backends here, and over these behind a real server.
+
+a run here   ── ScriptedBackend                      ╮ what the test asserts, and all that the
+a run served ── RuntimeEndpoint ── HTTP ── the same  ╯ run logs tell, are the same
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+import lmlang as lm
+from lmlang.backends import retries
+from lmlang.frontend import defaults, draws, run, snapshot
+from lmlang.protocol import Backend
+from lmlang.testing import RandomBackend, ScriptedBackend
+from tests.backends.served import Site, site
+
+MODULES = (
+    "batches", "constraints", "draws", "dsl_reasoning", "forks", "gen", "handled_errors",
+    "meta_info", "programs", "scopes", "select", "sglang_programs", "state", "streams",
+)  # fmt: skip
+MOMENT = "it looks at its backend at one moment, and requests and cancels are on their way to it"
+THREADS = "it counts threads, of which a server and a connection have some"
+MANY = "it makes hundreds of runs to see chance or scale, which are not the line's"
+AHEAD = "how many rows run ahead of a lazy batch's reader is a matter of time"
+NOT_SENT = "what it gives its backend crosses no border: pictures, functions, used up iterators"
+HERE_ONLY = {
+    "test_a_batch_equals_its_single_runs_and_equal_rows_differ": MANY,
+    "test_a_forked_program_makes_the_prompts_of_the_unforked_ones": MANY,
+    "test_a_function_of_logits_needs_logits": NOT_SENT,
+    "test_a_hundred_nested_forks_behind_a_pending_parent": MOMENT,
+    "test_a_progress_bar_counts_rows_on_the_error_stream_without_a_thread": THREADS,
+    "test_a_raised_error_cancels_the_rows_that_wait": MOMENT,
+    "test_a_read_on_the_dispatcher_thread_raises_instead_of_waiting_for_itself": MOMENT,
+    "test_above_zero_the_choice_is_drawn_with_the_seed": MANY,
+    "test_an_error_of_one_sample_is_the_generations_and_cancels_the_others": MOMENT,
+    "test_an_error_of_the_user_s_own_kind_stays_what_it_is_and_cancels_forks": MOMENT,
+    "test_an_interrupt_keeps_the_finished_rows_and_cancels_the_others": MOMENT,
+    "test_an_undefined_name_raises_at_once_with_near_misses": MOMENT,
+    "test_appending_never_waits": MOMENT,
+    "test_choices_may_be_whatever_gives_them_in_an_order": NOT_SENT,
+    "test_each_sample_thinks_by_itself_and_errors_and_cancelling_arrive": MOMENT,
+    "test_errors_of_a_lazy_batch_come_in_their_turn": AHEAD,
+    "test_events_are_one_record_of_text_and_what_is_known_of_it": MOMENT,
+    "test_image_question_answering": NOT_SENT,
+    "test_join_waits_for_children_but_not_for_the_parent": MOMENT,
+    "test_lazy_rows_are_taken_as_states_are_and_keep_their_order": AHEAD,
+    "test_leaving_a_lazy_batch_cancels_its_rows_and_leaves_no_thread": THREADS,
+    "test_no_thread_is_left": THREADS,
+    "test_no_thread_is_left_by_streams": THREADS,
+    "test_repr_names_the_variables_and_waits_for_nothing": MOMENT,
+    "test_rows_run_side_by_side_up_to_num_threads_and_leave_no_thread": THREADS,
+    "test_samples_share_everything_but_their_draws": MOMENT,
+    "test_shuffled_rows_keep_their_outputs": MANY,
+    "test_ten_thousand_forks_need_no_threads_of_their_own": MANY,
+    "test_text_inside_scopes_copies_calls_and_inline_programs_is_the_plain_text": MANY,
+    "test_the_draw_is_the_argmax_of_scores_and_keyed_noise": MANY,
+    "test_the_order_of_completions_does_not_matter": MANY,
+    "test_what_is_streamed_is_what_there_is_in_the_end": MANY,
+}
+"""Tests that run here alone, and why."""
+ITS_OWN = {"run_id", "model", "began", "seconds", "queued", "submitted", "first_token", "finished"}
+"""Parts of a run log that are the run's own."""
+OUTCOMES = {"status", "usage", "samples", "choices", "text", "error"}
+"""Parts that depend, where a body has failed, on how far its operations had come."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test of the modules has two places."""
+    name = metafunc.module.__name__.removeprefix("tests.frontend.test_")
+    if name in MODULES and metafunc.function.__name__ not in HERE_ONLY:
+        metafunc.parametrize("where_backends_are", ["here", "served"], indirect=True)
+
+
+class Behind:
+    """What a server asks: the backend of whichever test runs now."""
+
+    def __init__(self) -> None:
+        self.now: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(ScriptedBackend, name):
+            raise AttributeError(name)
+        return lambda *given: getattr(self.now, name)(*given)  # of now, whoever keeps it
+
+
+class Servers:
+    """Servers on one port, which tests use again and again."""
+
+    def __init__(self, made: Site) -> None:
+        self._site = made
+        self._made: list[tuple[Behind, str]] = []
+
+    def take(self, count: int) -> tuple[Behind, str]:
+        """What the server of this number asks, and its address."""
+        from lmlang.server.app import make_app
+        from lmlang.server.config import ServerConfig
+
+        while len(self._made) <= count:
+            behind = Behind()
+            wide: Any = behind
+            app = make_app(wide, ServerConfig(max_choices=100_000, max_samples=1_024))
+            self._made.append((behind, self._site.add(app)))
+        return self._made[count]
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    pytest.importorskip("fastapi")
+    with site() as made:
+        yield Servers(made)
+
+
+@pytest.fixture(scope="session")
+def logs_here() -> dict[str, list[str]]:
+    """Of tests that have run here, and not yet over a server."""
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def where_backends_are(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    logs_here: dict[str, list[str]],
+) -> Iterator[None]:
+    """Where the backends of a test are; behind the test its run logs are compared."""
+    where = getattr(request, "param", None)
+    if where is None:
+        yield
+        return
+    seeds = itertools.count(1)
+    monkeypatch.setattr(draws, "fresh_seed", lambda: next(seeds))
+    runs = _remembered(monkeypatch)
+    with ExitStack() as stack:
+        if where == "served":
+            monkeypatch.setattr(retries, "FIRST_PAUSE", 0.001)
+            _serve(request.getfixturevalue("servers"), monkeypatch, stack)
+        yield
+        logs = sorted(map(_log, runs))
+    name = request.node.nodeid.replace(where, "")
+    if where == "here":
+        logs_here[name] = logs
+    elif name in logs_here:
+        assert logs == logs_here.pop(name)
+
+
+def _serve(servers: Servers, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
+    """Have every run ask its backend over a server."""
+    known: dict[int, tuple[Backend, lm.RuntimeEndpoint]] = {}
+    resolved = defaults.resolve
+
+    def resolve(backend: Backend | None) -> Backend:
+        found = resolved(backend)
+        if not isinstance(found, (ScriptedBackend, RandomBackend)):
+            return found
+        if id(found) not in known:
+            behind, url = servers.take(len(known))
+            behind.now = found
+            known[id(found)] = found, stack.enter_context(lm.RuntimeEndpoint(url))
+        return known[id(found)][1]
+
+    monkeypatch.setattr(defaults, "resolve", resolve)
+
+
+def _remembered(monkeypatch: pytest.MonkeyPatch) -> list[run.Run]:
+    """All runs of a test, as they are made; traces are none."""
+    runs: list[run.Run] = []
+    init = run.Run.__init__
+
+    def remember(self: run.Run, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        if isinstance(self.backend, (ScriptedBackend, RandomBackend, lm.RuntimeEndpoint)):
+            runs.append(self)
+
+    monkeypatch.setattr(run.Run, "__init__", remember)
+    return runs
+
+
+def _log(ended: run.Run) -> str:
+    """All that a run log tells, but for what is the run's own."""
+    own = ITS_OWN if ended.finished else ITS_OWN | OUTCOMES
+    if isinstance(ended.ended, lm.Cancelled) or not ended.over:
+        own |= {"operations"}  # and of one that was left, on how many there were
+
+    def alike(found: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in found.items() if name not in own}
+
+    told = json.loads(snapshot.run_log(ended).to_json(), object_hook=alike)
+    return json.dumps(told, sort_keys=True)
