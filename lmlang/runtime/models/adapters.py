@@ -19,9 +19,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmlang.kernels.linear import linear, pack_weight
-from lmlang.kernels.quant import Weight
+from lmlang.kernels.forms import is_row_invariant
+from lmlang.kernels.linear import linear, product
 from lmlang.runtime.models.lora import Delta, LoraFile
+
+FEW_ROWS = 32
+"""Up to so many rows of such narrow matrices the plain product is the faster one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,11 @@ class Adapter:
 
     Args:
         name: As requests say it.
-        deltas: A [r, I] and B [O, r] by product, as `linear` takes them; the factor is in B.
+        deltas: A [r, I] and B [O, r] by product, of the model's dtype; the factor is in B.
     """
 
     name: str
-    deltas: Mapping[str, tuple[Weight, Weight]]
+    deltas: Mapping[str, tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,20 +67,22 @@ class AdapterRows:
     rows: Tensor | slice
 
 
-def add_deltas(out: Tensor, x: Tensor, product: str, adapters: Seq[AdapterRows]) -> None:
+def add_deltas(out: Tensor, x: Tensor, name: str, adapters: Seq[AdapterRows]) -> None:
     """Add to a product's outputs what adapters change of them.
 
     Args:
         out: [T, O], **written**.
         x: [T, I], what the product was of.
-        product: The model's name of it.
+        name: The model's own of the product.
         adapters: No token is in two of them.
     """
     for each in adapters:
-        delta = each.adapter.deltas.get(product)
+        delta = each.adapter.deltas.get(name)
         if delta is not None:
             a, b = delta
-            out[each.rows] += linear(linear(x[each.rows], a), b)
+            mine = x[each.rows]
+            times = product if len(mine) > FEW_ROWS and not is_row_invariant() else linear
+            out[each.rows] += times(times(mine, a), b)
 
 
 def fit(
@@ -109,8 +114,8 @@ def fit(
             )
         found.setdefault(place.product, []).append((place, delta))
 
-    def ready(weight: Tensor) -> Weight:
-        return pack_weight(weight.to(device=device, dtype=dtype))
+    def ready(weight: Tensor) -> Tensor:
+        return weight.to(device=device, dtype=dtype)
 
     stacked = {product: _stacked(parts) for product, parts in found.items()}
     return Adapter(lora.name, {name: (ready(a), ready(b)) for name, (a, b) in stacked.items()})

@@ -39,7 +39,10 @@ REFUSED = {
     "target_parameters": "changed parameters that are no linear layers",
     "alora_invocation_tokens": "an activation by tokens (aLoRA)",
     "use_qalora": "quantisation of its own (QALoRA)",
+    "use_bdlora": "matrices in blocks (BD-LoRA)",
     "arrow_config": "routing between adapters (Arrow)",
+    "kasa_config": "singular values of its base (KaSA)",
+    "monteclora_config": "weights that are drawn (MonteCLoRA)",
 }
 """Keys of a config whose value must be absent or mean no."""
 INITIAL = ("gaussian", "eva", "orthogonal")
