@@ -9,6 +9,7 @@ many rows as it has unbranched runs of nodes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +18,13 @@ from torch import Tensor
 
 from lmlang.runtime.attention import AttentionPlan, plan_attention
 from lmlang.runtime.cache.radix import IntArray
+from lmlang.runtime.cuda_graphs import Key, Padding
 from lmlang.runtime.exact_attention import ExactPlan, plan_exact
+from lmlang.runtime.paged_plan import PagedPlan, paged_words, plan_paged
 from lmlang.runtime.scheduler import Plan
 from lmlang.runtime.sequence import PieceTask, Sequence
 from lmlang.runtime.sharing import RowSlots
+from lmlang.runtime.transfer import Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +46,18 @@ class Batch:
         positions: int64 [T].
         attention: Where keys and values go, and who attends to what.
         logits_at: int64 [K], indices into the T tokens.
-        logit_rows: Whose the K rows are.
+        logit_rows: Whose the K rows are; what is left of K is padding.
+        graph: Which CUDA graph it is made for, if for one.
+        adapters: Of each adapter that acts on some of the tokens, its name and their places.
     """
 
     input_ids: Tensor
     positions: Tensor
-    attention: AttentionPlan | ExactPlan
+    attention: AttentionPlan | ExactPlan | PagedPlan
     logits_at: Tensor
     logit_rows: tuple[LogitRows, ...]
+    graph: Key | None = None
+    adapters: tuple[tuple[str, Tensor | slice], ...] = ()
 
 
 def _positions(sequence: Sequence, begin: int, end: int) -> IntArray:
@@ -80,33 +88,126 @@ def build_batch(
     plan: Plan, device: torch.device, windows: tuple[int, ...] = (0,), *, exact: bool = False
 ) -> Batch:
     """The tensors of a plan that is not empty, for layers of these windows."""
-    ids, positions, slots, logits_at = [], [], [], []
-    logit_rows: list[LogitRows] = []
+    laid = _lay_out(plan)
+
+    def tensor(parts: list[IntArray]) -> Tensor:
+        joined = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        return torch.from_numpy(joined).to(device)
+
+    return Batch(
+        tensor(laid.ids),
+        tensor(laid.positions),
+        (plan_exact if exact else plan_attention)(laid.rows, device, windows),
+        tensor(laid.logits_at),
+        tuple(laid.logit_rows),
+        adapters=_adapters(plan, device),
+    )
+
+
+def build_paged_batch(
+    plan: Plan,
+    device: torch.device,
+    windows: tuple[int, ...] = (0,),
+    padding_for: Callable[[int], Padding | None] = lambda rows: None,
+) -> Batch:
+    """The same as `build_batch`, in one transfer that nobody waits for; for the paged kernels.
+
+    Args:
+        plan: As there.
+        device: As there.
+        windows: As there.
+        padding_for: How so many decode rows are filled up for a graph; None where they are not.
+    """
+    laid = _lay_out(plan)
+    adapters = _adapters(plan, device)
+    decoding = all(row.count == 1 for row in laid.rows) and len(laid.logit_rows) == len(laid.rows)
+    padding = padding_for(len(laid.rows)) if decoding and not adapters else None
+    if padding is not None:
+        filled = laid.filled(padding.size, padding.slot)
+        if filled.words(windows) > len(padding.into):
+            padding = None
+        else:
+            laid = filled
+    into = None if padding is None else padding.into
+    transfer = Transfer(laid.words(windows), device, into)
+    ids, positions, logits_at = (
+        transfer.put_wide(*parts) for parts in (laid.ids, laid.positions, laid.logits_at)
+    )
+    attention = plan_paged(laid.rows, transfer, windows, even=padding is not None)
+    transfer.send()
+    graph = None if padding is None else (padding.size, attention.form)
+    return Batch(ids, positions, attention, logits_at, tuple(laid.logit_rows), graph, adapters)
+
+
+def _adapters(plan: Plan, device: torch.device) -> tuple[tuple[str, Tensor | slice], ...]:
+    """Which tokens have which adapter: a slice where they lie together."""
+    found: dict[str, list[slice]] = {}
+    start = 0
+    for row in plan.rows:
+        end = start + row.count
+        if row.sequence.lora is not None:
+            runs = found.setdefault(row.sequence.lora, [])
+            begin = runs.pop().start if runs and runs[-1].stop == start else start
+            runs.append(slice(begin, end))
+        start = end
+    return tuple([(name, _places(runs, device)) for name, runs in found.items()])
+
+
+def _places(runs: list[slice], device: torch.device) -> Tensor | slice:
+    if len(runs) == 1:
+        return runs[0]
+    places = torch.from_numpy(np.concatenate([np.arange(run.start, run.stop) for run in runs]))
+    if device.type == "cuda":  # so that nobody waits for it
+        places = places.pin_memory()
+    return places.to(device, non_blocking=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """A plan's numbers: arrays one behind the other, each of them as in `Batch`."""
+
+    ids: list[IntArray]
+    positions: list[IntArray]
+    rows: list[RowSlots]
+    logits_at: list[IntArray]
+    logit_rows: list[LogitRows]
+
+    def words(self, windows: tuple[int, ...]) -> int:
+        """Of the transfer that takes them."""
+        tokens = sum(row.count for row in self.rows)
+        return 6 * tokens + 3 + paged_words(self.rows, windows)
+
+    def filled(self, size: int, slot: int) -> _Laid:
+        """Decode rows, filled up to ``size`` with rows that read and write one slot."""
+        more = np.arange(len(self.rows), size)
+        nothing, table = np.zeros_like(more), np.array([slot], dtype=np.int64)
+        return _Laid(
+            [*self.ids, nothing],
+            [*self.positions, nothing],
+            [*self.rows, *(RowSlots(int(start), 1, table) for start in more)],
+            [*self.logits_at, more],
+            self.logit_rows,
+        )
+
+
+def _lay_out(plan: Plan) -> _Laid:
+    laid = _Laid([], [], [], [], [])
     start = rows_so_far = 0
     for row in plan.rows:
         sequence, lease = row.sequence, row.sequence.lease
         assert lease is not None
         begin, end = sequence.computed, sequence.computed + row.count
-        ids.append(sequence.tokens(begin, end - len(row.draft)))
+        laid.ids.append(sequence.tokens(begin, end - len(row.draft)))
         if row.draft:
-            ids.append(np.array(row.draft, dtype=np.int64))
-        positions.append(_positions(sequence, begin, end))
-        slots += _row_slots(sequence, lease.table, start, begin, end)
+            laid.ids.append(np.array(row.draft, dtype=np.int64))
+        laid.positions.append(_positions(sequence, begin, end))
+        laid.rows.extend(_row_slots(sequence, lease.table, start, begin, end))
         first = begin if row.draft else max(sequence.first_logit, begin)
         if first < end:
-            logits_at.append(np.arange(start + first - begin, start + row.count, dtype=np.int64))
-            logit_rows.append(LogitRows(sequence, rows_so_far, rows_so_far + end - first, first))
-            rows_so_far += end - first
+            at = np.arange(start + first - begin, start + row.count, dtype=np.int64)
+            laid.logits_at.append(at)
+            many = end - first
+            laid.logit_rows.append(LogitRows(sequence, rows_so_far, rows_so_far + many, first))
+            rows_so_far += many
         start += row.count
-
-    def tensor(parts: list[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> Tensor:
-        joined = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-        return torch.from_numpy(joined).to(device)
-
-    return Batch(
-        tensor(ids),
-        tensor(positions),
-        (plan_exact if exact else plan_attention)(slots, device, windows),
-        tensor(logits_at),
-        tuple(logit_rows),
-    )
+    return laid

@@ -7,7 +7,7 @@
 
 A graph launches the kernels of a whole pass at once, with the addresses that they were recorded
 with. So every size keeps its numbers in the same places of the buffer (`plan_paged`, even), and
-graphs differ by what else decides which kernels run: the levels of shared stretches.
+graphs differ by what else decides which kernels run: the groups of rows that share a stretch.
 
 Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs
 """
@@ -31,8 +31,8 @@ TABLE_WORDS = 1 << 22
 """Of the buffer, for tables: contexts of 256 rows of 16,384 tokens. Longer ones run without."""
 
 Work = Callable[[], None]
-Key = tuple[int, tuple[int, ...]]
-"""Which graph: its size, and the levels of each window's shared stretches."""
+Key = tuple[int, tuple[tuple[int, ...], ...]]
+"""Which graph: its size, and the form of its plan (`PagedPlan.form`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from contextlib import suppress
 import torch
 
 from lmlang.errors import GrammarDeadEnd, LMLangError, ModelError
-from lmlang.runtime.batch import build_batch
 from lmlang.runtime.cache.manager import CacheManager
 from lmlang.runtime.cache.pool import KVPool
 from lmlang.runtime.commit import Commit
@@ -69,6 +68,8 @@ class EngineLoop:
             planned: Told how many sequences wait once the plan is made, before it runs.
         """
         begun = time.perf_counter()
+        if self.runner.pool.device.type == "cuda":  # of this thread: kernels go to it
+            torch.cuda.set_device(self.runner.pool.device)
         plan = self.scheduler.plan()
         if not plan.rows:
             raise AssertionError("sequences wait and none can run: the pool is too small for them")
@@ -80,12 +81,7 @@ class EngineLoop:
         try:
             self._copy()
             copied = True
-            batch = build_batch(
-                plan,
-                self.runner.pool.device,
-                self.runner.windows,
-                exact=self.runner.deterministic,
-            )
+            batch = self.runner.batch(plan)
             started = time.perf_counter()
             logits = self.runner.run(batch)
             _fill_masks(plan)

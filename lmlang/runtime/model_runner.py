@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from lmlang.kernels.forms import row_invariant
 from lmlang.runtime.attention import run_attention
-from lmlang.runtime.batch import Batch
+from lmlang.runtime.batch import Batch, build_batch, build_paged_batch
 from lmlang.runtime.cache.pool import KVPool
+from lmlang.runtime.cuda_graphs import DecodeGraphs
 from lmlang.runtime.exact_attention import ExactPlan, run_exact
+from lmlang.runtime.models.adapters import Adapter, AdapterRows
 from lmlang.runtime.models.causal import CausalLM, Inputs
+from lmlang.runtime.paged_plan import PagedPlan, run_paged
+from lmlang.runtime.scheduler import Plan
+
+NO_ADAPTERS: Mapping[str, Adapter] = MappingProxyType({})
 
 
 class ModelRunner:
@@ -21,29 +30,64 @@ class ModelRunner:
     Args:
         model: Computed with.
         pool: Of keys and values.
-        deterministic: Whether a position's bits may depend on nothing but its text; batches must
-            then be built ``exact``.
+        adapters: That rows may have, by name.
+        deterministic: Whether a position's bits may depend on nothing but its text.
+        paged: Whether attention runs in the paged kernels, as on a GPU.
+        graphs: Of decode steps; for paged ones.
     """
 
-    def __init__(self, model: CausalLM, pool: KVPool, *, deterministic: bool = False) -> None:
+    def __init__(
+        self,
+        model: CausalLM,
+        pool: KVPool,
+        *,
+        adapters: Mapping[str, Adapter] = NO_ADAPTERS,
+        deterministic: bool = False,
+        paged: bool = False,
+        graphs: DecodeGraphs | None = None,
+    ) -> None:
         self.model = model
         self.pool = pool
-        self.deterministic = deterministic
         self.windows = tuple(sorted({layer.window for layer in model.kv_layers}))
+        self._adapters = adapters
+        self._deterministic = deterministic
+        self._paged = paged
+        self.graphs = graphs
+
+    def batch(self, plan: Plan) -> Batch:
+        """A plan's tensors, for `run`."""
+        device = self.pool.device
+        if not self._paged:
+            return build_batch(plan, device, self.windows, exact=self._deterministic)
+        if self.graphs is None:
+            return build_paged_batch(plan, device, self.windows)
+        return build_paged_batch(plan, device, self.windows, self.graphs.padding)
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> Tensor:
-        """Store the batch's K and V and return logits float32 [K, V] for ``batch.logits_at``."""
+        """Store the batch's K and V and return logits float32 [K, V], those of padding left out.
+
+        On a GPU it returns before they are computed; the next call may overwrite them.
+        """
+        if batch.graph is None or self.graphs is None:
+            return self._forward(batch)
+        logits = self.graphs.run(batch.graph, partial(self._forward, batch))
+        return logits[: batch.logit_rows[-1].end]
+
+    def _forward(self, batch: Batch) -> Tensor:
         plan, kv_layers, pool = batch.attention, self.model.kv_layers, self.pool
 
         def attend(
             layer: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None
         ) -> Tensor:
             own = (q, k, v, pool.layers[layer], kv_layers[layer], sinks)
+            if isinstance(plan, PagedPlan):
+                return run_paged(plan, *own)
             if isinstance(plan, ExactPlan):
                 return run_exact(plan, *own)
             return run_attention(plan, *own)
 
-        inputs = Inputs(batch.input_ids, batch.positions, batch.logits_at)
-        with row_invariant() if self.deterministic else nullcontext():
+        adapters = tuple([AdapterRows(self._adapters[name], at) for name, at in batch.adapters])
+        inputs = Inputs(batch.input_ids, batch.positions, batch.logits_at, adapters)
+        with row_invariant() if self._deterministic else nullcontext():
             return self.model.forward(inputs, attend)

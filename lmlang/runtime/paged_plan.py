@@ -106,9 +106,11 @@ class PagedPlan:
     parts: Mapping[int, PagedParts]
 
     @property
-    def levels(self) -> tuple[int, ...]:
-        """How many levels each window has."""
-        return tuple(len(parts.levels) for parts in self.parts.values())
+    def form(self) -> tuple[tuple[int, ...], ...]:
+        """Of each window, how many groups its levels have."""
+        return tuple(
+            tuple(len(level.starts) - 1 for level in parts.levels) for parts in self.parts.values()
+        )
 
 
 def paged_words(rows: Seq[RowSlots], windows: Seq[int]) -> int:
@@ -128,8 +130,9 @@ def plan_paged(
         rows: Of a batch, in order: their queries are all its tokens.
         transfer: With room for `paged_words`; whoever made it sends it.
         windows: Of the model's layers.
-        even: Rows of one token each: the sizes of all but the table shall depend on nothing but
-            the numbers of rows and levels, so that a recorded pass can be run with other numbers.
+        even: Rows of one token each: the sizes of all but the table depend on nothing but the
+            number of rows and the plan's form, so that a recorded pass can be run with other
+            numbers.
     """
     stores = transfer.put_wide(*(row.own for row in rows))
     tables = _Tables()
@@ -262,15 +265,15 @@ def _level(
     *,
     even: bool,
 ) -> Level:
-    """One level; an even one has all queries, half as many groups, and what is too much is empty.
+    """One level; an even one has all queries, in one more group than a power of two.
 
-    Queries without a stretch are then a group of nothing, the first after those with one.
+    Queries without a stretch are then the first group after those with one, and have an empty one.
     """
     groups = [np.concatenate([rows[i].queries for i in stretch.rows]) for stretch in stretches]
     slots = [stretch.slots for stretch in stretches]
     if even:
         left = np.delete(np.arange(len(rows)), np.concatenate(groups))
-        spare = len(rows) // 2 - len(groups)
+        spare = (1 << (len(groups) - 1).bit_length()) - len(groups)
         nothing = left[:0]
         groups += [left, *[nothing] * spare]
         slots += [nothing] * (spare + 1)

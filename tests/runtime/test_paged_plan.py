@@ -104,8 +104,9 @@ def test_every_slot_that_a_query_sees_is_read_once(rows: list[RowSlots], least: 
 
 def test_what_is_shared_is_what_pays() -> None:
     few = planned(decode_rows([900] * 8))
-    assert few.levels == (0,)
+    assert few.form == ((),)
     plan = planned(decode_rows([2_000] * 8))
+    assert plan.form == ((1,),)
     (level,) = plan.parts[0].levels
     assert level.queries.tolist() == list(range(8))
     assert (level.table_starts.diff().tolist(), level.starts.tolist()) == ([2_000], [0, 8])
@@ -140,7 +141,7 @@ def test_an_even_plan_has_the_same_places_whatever_is_shared_by_whom(
     def places(shared: list[int]) -> list[tuple[int, int]]:
         rows = decode_rows(shared)
         plan = planned(rows, windows, even=True)
-        assert set(plan.levels) == {1}
+        assert set(plan.form) == {(2,)}
         found = [plan.stores, plan.table]
         for parts in plan.parts.values():
             (own,) = parts.rows

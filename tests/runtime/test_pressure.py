@@ -53,13 +53,14 @@ class Stepped:
         host_slots: int = 0,
         drafts: bool = False,
         max_running: int = 64,
+        runner: ModelRunner | None = None,
     ) -> None:
         cache = CacheManager(slots, host_slots=host_slots)
         drafter = Drafter(cache.tree) if drafts else None
         scheduler = Scheduler(cache, budget, max_running, policy=policy, drafter=drafter)
         host = KVPool(MODEL.kv_layers, host_slots, torch.float32, CPU) if host_slots else None
-        pool = KVPool(MODEL.kv_layers, slots, torch.float32, CPU)
-        self.loop = EngineLoop(ModelRunner(MODEL, pool), cache, scheduler, host)
+        runner = runner or ModelRunner(MODEL, KVPool(MODEL.kv_layers, slots, torch.float32, CPU))
+        self.loop = EngineLoop(runner, cache, scheduler, host)
         self.budget = budget
 
     def generate(self, one: Request) -> Generation:
