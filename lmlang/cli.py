@@ -25,7 +25,7 @@ users of a machine can see. Each key has a cache of its own; only an administrat
 /metrics, /flush_cache, /abort_request and /server_info. SIGTERM and Ctrl-C let what is under way
 end; a second one ends at once. The log is one line of JSON for each request, without prompts.
 """
-MODEL = ("model", "revision", "offline", "dtype", "chat_template")
+MODEL = ("model", "revision", "offline", "dtype", "device", "chat_template")
 ENGINE = ("kv_tokens", "memory_fraction", "host_kv_gb", "max_batch_tokens", "max_running")
 ENGINE_WORDS = ("policy", "speculative", "deterministic", "heartbeat")
 LIMITS = ("max_requests", "max_body", "max_samples", "max_batch")
@@ -84,6 +84,7 @@ def _add_serve_options(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--revision", metavar="REVISION", help="of a model on the hub")
     model.add_argument("--offline", action="store_true", default=None, help="use the cache alone")
     model.add_argument("--dtype", metavar="TYPE", help="float32, bfloat16 or float16")
+    model.add_argument("--device", metavar="DEVICE", help="cpu, cuda, or cuda:1 for the second GPU")
     model.add_argument(
         "--chat-template", metavar="TEMPLATE", help="a name such as chatml, or a file in Jinja"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,30 +23,28 @@ SPELLINGS = {
     "max_queued_requests": "max_queued",
     "chunked_prefill_size": "max_batch_tokens",
     "quantization": "quantize",
+    "kv_cache_dtype": "kv_dtype",
     "schedule_policy": "policy",
     "random_seed": "seed",
     "speculative_algorithm": "speculative",
     "model_impl": "implementation",
+    "lora_paths": "lora",
 }
 """SGLang's name to ours. (mem_fraction_static is a share of all memory there, of the free memory
 here.)"""
 
 AS_IT_IS: Mapping[str, tuple[object, ...]] = {
-    "device": ("auto", "cpu"),
-    "quantize": ("auto",),
     "seed": (),
     "tp_size": (1,),
     "dp_size": (1,),
     "pp_size": (1,),
     "load_format": ("auto", "gguf", "safetensors"),
-    "kv_cache_dtype": ("auto",),
     "page_size": (1,),
     "skip_tokenizer_init": (False,),
     "trust_remote_code": (False,),
     "tokenizer_path": (),
     "tokenizer_mode": ("auto",),
     "context_length": (),
-    "lora_paths": (),
     "reasoning_parser": (),
     "tool_call_parser": (),
     "served_model_name": (),
@@ -57,11 +56,18 @@ more than what is done anyway."""
 
 WITHOUT_EFFECT = frozenset(
     {
-        *("host", "port", "log_level", "stream_interval", "log_requests", "disable_cuda_graph"),
+        *("host", "port", "log_level", "stream_interval", "log_requests"),
         *("attention_backend", "grammar_backend", "sampling_backend", "show_time_cost"),
+        *("lora_backend", "max_loras_per_batch"),
     }
 )
-"""Parameters of a server or of a GPU: there is none here, and a log line says so."""
+"""Parameters of a server, or of how another engine is built: a log line says so."""
+
+DISABLES: Mapping[str, str] = {
+    "disable_radix_cache": "radix_cache",
+    "disable_cuda_graph": "cuda_graphs",
+}
+"""SGLang's name to ours, which says the opposite."""
 
 UNAVAILABLE = "is not available in this version: leave it out."
 MENDS: Mapping[str, str] = {
@@ -73,12 +79,15 @@ MENDS: Mapping[str, str] = {
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "dtype": ("auto", "float32", "bfloat16", "float16"),
+    "quantize": ("auto", "none", "int8", "blocks"),
+    "kv_dtype": ("auto", "int8"),
     "policy": POLICIES,
     "eviction": ("program", "lru"),
     "speculative": ("ngram",),
     "implementation": ("auto", "native", "transformers"),
 }
 """What parameters of a few words may be."""
+FLAGS = ("offline", "radix_cache", "in_batch_sharing", "deterministic", "cuda_graphs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +101,16 @@ class RuntimeConfig:
 
     model: str | os.PathLike[str] | None = None
     dtype: str = "auto"
+    quantize: str = "auto"
+    kv_dtype: str = "auto"
+    device: str = "auto"
     implementation: str = "auto"
     revision: str | None = None
     offline: bool = False
     kv_tokens: int | None = None
     memory_fraction: float = 0.8
     host_kv_gb: float = 0.0
-    max_batch_tokens: int = 512
+    max_batch_tokens: int | None = None
     max_running: int = 128
     max_queued: int = 1 << 16
     policy: str = "program"
@@ -107,10 +119,13 @@ class RuntimeConfig:
     in_batch_sharing: bool = True
     speculative: str | None = None
     deterministic: bool = False
+    cuda_graphs: bool = True
     heartbeat: float = 120.0
     chat_template: str | os.PathLike[str] | None = None
+    lora: Mapping[str, str | os.PathLike[str]] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "lora", _lora(self.lora))
         for name, known in CHOICES.items():
             value = getattr(self, name)
             mend = f"give one of {', '.join(map(repr, known))}."
@@ -123,8 +138,9 @@ class RuntimeConfig:
                 )
             if value is not None and value not in known:
                 raise ProgramError(f"{name}={quote(value)} is unknown: {mend}")
-        for name in ("offline", "radix_cache", "in_batch_sharing", "deterministic"):
+        for name in FLAGS:
             limits.boolean(name, getattr(self, name))
+        _check_device(self.device)
         limits.number("host_kv_gb", self.host_kv_gb, 0.0, 1 << 20)
         limits.number("heartbeat", self.heartbeat, 0.0, 1e9, above=True)
         limits.integer("max_queued", self.max_queued, 1, 1 << 24)
@@ -134,7 +150,8 @@ class RuntimeConfig:
                 "nothing: leave one of them out."
             )
         limits.number("memory_fraction", self.memory_fraction, 0.0, 1.0, above=True)
-        limits.integer("max_batch_tokens", self.max_batch_tokens, 1, 1 << 20)
+        if self.max_batch_tokens is not None:
+            limits.integer("max_batch_tokens", self.max_batch_tokens, 1, 1 << 20)
         limits.integer("max_running", self.max_running, 1, 1 << 16)
         if self.kv_tokens is not None:
             limits.integer("kv_tokens", self.kv_tokens, 1, 1 << 31)
@@ -159,8 +176,8 @@ class RuntimeConfig:
         ours: dict[str, object] = {}
         for name, value in given.items():
             own = SPELLINGS.get(name, name)
-            if name == "disable_radix_cache":
-                own, value = "radix_cache", not value
+            if name in DISABLES:
+                own, value = DISABLES[name], None if value is None else not value
             if own == "speculative" and isinstance(value, str):
                 value = value.lower()
             if name in WITHOUT_EFFECT:
@@ -174,6 +191,50 @@ class RuntimeConfig:
             elif value is not None:
                 ours[own] = value
         return cls(**ours)  # type: ignore[arg-type]
+
+
+def _check_device(device: object) -> None:
+    mend = "give 'auto', 'cpu', 'cuda' or a GPU by its number, as 'cuda:1'."
+    if not isinstance(device, str):
+        raise ProgramTypeError(
+            f"device={quote(str(device))[1:-1]} must be a string, not "
+            f"{type(device).__name__}: {mend}"
+        )
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device, re.ASCII):
+        raise ProgramError(f"device={quote(device)} is unknown: {mend}")
+
+
+def _lora(given: object) -> Mapping[str, str | os.PathLike[str]] | None:
+    """Folders by name, from a mapping or a list of ``"name=folder"`` or ``"folder"``."""
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        pairs = list(given.items())
+    else:
+        listed = given if isinstance(given, (list, tuple)) else [given]
+        pairs = [_named_folder(each) for each in listed]
+    found: dict[str, str | os.PathLike[str]] = {}
+    for name, folder in pairs:
+        if not isinstance(name, str) or not isinstance(folder, (str, os.PathLike)):
+            raise ProgramTypeError(
+                f"lora={quote(repr(given))[1:-1]} must map names to folders of adapters, as in "
+                '{"french": "adapters/french"}.'
+            )
+        limits.adapter("lora: the name", name)
+        if name in found:
+            raise ProgramError(f"lora has the name {quote(name)} twice: give each its own.")
+        found[name] = folder
+    return found
+
+
+def _named_folder(entry: object) -> tuple[object, object]:
+    """As SGLang's ``lora_paths`` has it: ``"name=folder"``, ``"folder"`` or a dict of both."""
+    if isinstance(entry, Mapping):
+        return entry.get("lora_name"), entry.get("lora_path")
+    if not isinstance(entry, str):
+        return None, entry
+    name, equals, folder = entry.partition("=")
+    return name, folder if equals else name
 
 
 def _unknown(cls: type[RuntimeConfig], name: str) -> ProgramTypeError:

@@ -7,12 +7,12 @@ from lmlang.runtime import openmp  # noqa: F401 - before anything that loads tor
 # isort: split
 import os
 import weakref
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from dataclasses import fields, replace
 from functools import partial
 
-import psutil
 import torch
 
 from lmlang import limits
@@ -21,13 +21,13 @@ from lmlang.errors import (
     Cancelled,
     GrammarTooLarge,
     LMLangError,
-    ModelError,
     ProgramError,
     quote,
 )
 from lmlang.grammar.compiler import Compiler, Grammar
 from lmlang.grammar.spec import Spec
 from lmlang.grammar.vocabulary import Vocabulary
+from lmlang.kernels.forms import use_reference
 from lmlang.protocol import (
     BackendInfo,
     CacheTree,
@@ -39,11 +39,14 @@ from lmlang.protocol import (
     ToolForm,
 )
 from lmlang.runtime.cache.manager import CacheManager
-from lmlang.runtime.cache.pool import KVPool, bytes_per_slot
+from lmlang.runtime.cache.pool import bytes_per_slot
+from lmlang.runtime.cache.room import made_pool, pool_tokens
 from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.chat_tools import ToolPrompts, joined_ids
 from lmlang.runtime.config import RuntimeConfig
 from lmlang.runtime.constraints import Constrained
+from lmlang.runtime.cuda_graphs import DecodeGraphs, cuda_recorder
+from lmlang.runtime.device import CPU, device_of
 from lmlang.runtime.drafting import Drafter
 from lmlang.runtime.engine import Engine
 from lmlang.runtime.intake import Intake
@@ -51,14 +54,14 @@ from lmlang.runtime.loop import EngineLoop
 from lmlang.runtime.metrics import GrammarCounts, Stats
 from lmlang.runtime.model_runner import ModelRunner
 from lmlang.runtime.models.causal import CausalLM
+from lmlang.runtime.models.lora import read_lora
 from lmlang.runtime.models.opened import OpenedModel, open_model
 from lmlang.runtime.scheduler import Scheduler
 from lmlang.runtime.tokenizer import Tokenizer
 from lmlang.runtime.tree_view import view
 
-CPU = torch.device("cpu")
-DEFAULT_KV_BYTES = 4 * 2**30
-"""Bytes of the KV pool at most, unless kv_tokens says otherwise."""
+BATCH_TOKENS = {"cpu": 512, "cuda": 2_048}
+"""Tokens of one step at most, by kind of device, unless max_batch_tokens says otherwise."""
 
 
 class Runtime:
@@ -71,18 +74,28 @@ class Runtime:
         model: None for the embedded SmolLM2-135M-Instruct; a ``.gguf`` file; a folder with
             safetensors, config.json and tokenizer.json; or a name on the Hugging Face hub.
         dtype: "float32", "bfloat16" or "float16" of weights, keys and values. None ("auto") is
-            float32 on a CPU: exact, and the reference.
+            float32 on a CPU: exact, and the reference; and bfloat16 on a GPU.
+        quantize: Of the matrices of the model. None keeps them as they are: exact, and the
+            reference. "blocks" keeps a GGUF file's own blocks of 4 and 8 bits (other files get
+            blocks of 8) and multiplies them with rows of int8: several times as fast on a CPU, and
+            close (docs/explanation/performance.md has the figures). "int8" gives each output a
+            scale: half of the memory of bfloat16. "auto" is "blocks" for a quantised GGUF file on
+            a CPU, unless dtype says otherwise or the C kernels are missing; else None.
+        kv_dtype: "int8" keeps keys and values as int8, with a scale for each token's head: 1.9
+            times as many tokens as in bfloat16 with the same memory.
+        device: "cpu", "cuda", or "cuda:1" for the second GPU. None ("auto") is the first GPU, and
+            the CPU where there is none.
         implementation: Whose code computes the model: "native", "transformers" (any causal
             language model, at its speed; see `lmlang.runtime.models.hf`), or None ("auto") for
             the native one where there is one. `info` says which it is.
         revision: Of a model on the hub.
         offline: Take a hub's model from the local cache only.
-        kv_tokens: Slots of the KV pool, one a token; None takes ``memory_fraction`` of the free
-            memory, at most 4 GiB.
+        kv_tokens: Slots of the KV pool, one a token; None takes ``memory_fraction`` of the memory
+            that is free on the device, of main memory at most 4 GiB.
         memory_fraction: Above 0 and at most 1; None is 0.8.
         host_kv_gb: GiB of main memory for prefixes that the pool has evicted; None is 0.
         max_batch_tokens: Tokens that one step computes at most; prompts are prefilled in chunks
-            of at most this. None is 512.
+            of at most this. None is 512 on a CPU and 2,048 on a GPU.
         max_running: Sequences that hold slots at a time; all others wait. None is 128.
         max_queued: Sequences that wait at most; whoever asks for more waits to ask. None is
             65,536.
@@ -95,10 +108,13 @@ class Runtime:
             pass. The tokens stay the same; it pays where outputs repeat their prompts.
         deterministic: The same bits of a position's logits cold or cached, alone or in a batch,
             in whatever chunks; for one CPU, build of torch and number of threads. Steps take
-            1.2 to 1.7 times as long, most of it in long contexts.
+            1.2 to 1.7 times as long, most of it in long contexts. Refused on a GPU.
+        cuda_graphs: False launches every kernel of every decode step on a GPU by itself.
         heartbeat: Seconds without a sign of life after which the engine is given up and all who
             wait get `BackendError`. None is 120.
         chat_template: A name ("chatml", …), a path, or a template in Jinja, over the model's own.
+        lora: Adapters by name: folders that PEFT has saved, for this model. Runs choose one by
+            ``lora=``; those of different adapters run in one batch, and share no cache.
         **others: SGLang's spelling of these (model_path, max_total_tokens, …).
 
     Raises:
@@ -111,6 +127,9 @@ class Runtime:
         model: str | os.PathLike[str] | None = None,
         *,
         dtype: str | None = None,
+        quantize: str | None = "auto",
+        kv_dtype: str | None = None,
+        device: str | None = None,
         implementation: str | None = None,
         revision: str | None = None,
         offline: bool | None = None,
@@ -126,19 +145,23 @@ class Runtime:
         in_batch_sharing: bool | None = None,
         speculative: str | None = None,
         deterministic: bool | None = None,
+        cuda_graphs: bool | None = None,
         heartbeat: float | None = None,
         chat_template: str | os.PathLike[str] | None = None,
+        lora: Mapping[str, str | os.PathLike[str]] | None = None,
         **others: object,
     ) -> None:
-        named = locals()
+        named = locals() | {"quantize": None if quantize == "auto" else quantize or "none"}
         given = {f.name: named[f.name] for f in fields(RuntimeConfig) if named[f.name] is not None}
         config = RuntimeConfig.of(given | others)
         opened = open_model(
             config.model,
             dtype=config.dtype,
+            quantize=config.quantize,
             revision=config.revision,
             offline=config.offline,
             implementation=config.implementation,
+            device=device_of(config.device),
         )
         if config.chat_template is not None:
             opened = opened.with_template(config.chat_template)
@@ -152,10 +175,23 @@ class Runtime:
         template: ChatTemplate,
         **parameters: object,
     ) -> Runtime:
-        """A runtime over a model that is in memory already; ``parameters`` as of `Runtime`."""
+        """A runtime over a model that is in memory already; ``parameters`` as of `Runtime`.
+
+        It computes where the model lies.
+        """
         runtime = cls.__new__(cls)
-        opened = OpenedModel("in memory", model, tokenizer, template)
-        runtime._start(opened, RuntimeConfig.of(parameters))
+        config = RuntimeConfig.of(parameters)
+        if config.quantize != "auto":
+            raise ProgramError(
+                f"quantize={config.quantize!r} is for models that are loaded, and this one is in "
+                "memory already: quantise its weights, or leave it out."
+            )
+        if config.device != "auto" and device_of(config.device) != model.device:
+            raise ProgramError(
+                f"device={config.device!r} is not where the model lies, {model.device}: leave it "
+                "out, or move the model first."
+            )
+        runtime._start(OpenedModel("in memory", model, tokenizer, template), config)
         return runtime
 
     def _start(self, opened: OpenedModel, config: RuntimeConfig) -> None:
@@ -166,8 +202,25 @@ class Runtime:
                 f"{quote(opened.name)} is computed by {opened.implementation}: leave it out, or "
                 "give a model that runs natively."
             )
-        slot_bytes = bytes_per_slot(model.kv_layers, model.dtype)
-        slots = config.kv_tokens or _default_kv_tokens(slot_bytes, config.memory_fraction)
+        if config.deterministic and model.device.type != "cpu":
+            raise ProgramError(
+                "deterministic=True holds on a CPU, and this model is on "
+                f"{model.device}: give device='cpu', or leave deterministic out."
+            )
+        adapters = {
+            name: model.adapter(read_lora(name, folder), opened.name)
+            for name, folder in (config.lora or {}).items()
+        }
+        kv_dtype = torch.int8 if config.kv_dtype == "int8" else model.dtype
+        slot_bytes = bytes_per_slot(model.kv_layers, kv_dtype)
+        slots = config.kv_tokens or pool_tokens(
+            model.kv_layers,
+            kv_dtype,
+            model.device,
+            config.memory_fraction,
+            model.max_positions,
+        )
+        budget = config.max_batch_tokens or BATCH_TOKENS[model.device.type]
         host_slots = int(config.host_kv_gb * 2**30) // slot_bytes
         if config.host_kv_gb and not host_slots:
             raise ProgramError(
@@ -181,14 +234,19 @@ class Runtime:
             vocab=model.vocab,
             context=model.max_positions,
             kv_tokens=slots,
-            piece=config.max_batch_tokens,
+            piece=budget,
+            loras=adapters.keys(),
         )
         self._tools = ToolPrompts(opened.tokenizer, opened.template)
         self._kv_tokens = slots
         self._compiler = Compiler()
         self._grammars = GrammarCounts()
-        pool = _pool("kv_tokens", model, slots, model.device)
-        host = _pool("host_kv_gb", model, host_slots, CPU) if host_slots else None
+        graphs, cuda = _graphs(opened, config, slots), model.device.type == "cuda"
+        make = partial(made_pool, kv_layers=model.kv_layers, dtype=kv_dtype)
+        pool = make("kv_tokens", tokens=slots + (graphs is not None), device=model.device)
+        host = None
+        if host_slots:
+            host = make("host_kv_gb", tokens=host_slots, device=CPU, pinned=cuda)
         cache = CacheManager(
             slots,
             keep=config.radix_cache,
@@ -197,13 +255,20 @@ class Runtime:
         )
         scheduler = Scheduler(
             cache,
-            config.max_batch_tokens,
+            budget,
             config.max_running,
             policy=config.policy,
             share=config.radix_cache and config.in_batch_sharing,
             drafter=Drafter(cache.tree) if config.speculative else None,
         )
-        runner = ModelRunner(model, pool, deterministic=config.deterministic)
+        runner = ModelRunner(
+            model,
+            pool,
+            adapters=adapters,
+            deterministic=config.deterministic,
+            paged=cuda,
+            graphs=graphs,
+        )
         self._engine = Engine(
             EngineLoop(runner, cache, scheduler, host),
             heartbeat=config.heartbeat,
@@ -427,26 +492,13 @@ def _stop(engine: Engine, compiler: Compiler) -> None:
     compiler.close()
 
 
-def _pool(parameter: str, model: CausalLM, slots: int, device: torch.device) -> KVPool:
-    """A KV pool; ModelError with both numbers where the memory is not there."""
-    wanted = slots * bytes_per_slot(model.kv_layers, model.dtype)
-    try:
-        return KVPool(model.kv_layers, slots, model.dtype, device)
-    except RuntimeError as error:
-        free = psutil.virtual_memory().available
-        raise ModelError(
-            f"{parameter}: {slots:,} tokens take {wanted:,} bytes, and {free:,} bytes of memory "
-            f"are free: lower {parameter}."
-        ) from error
+def _graphs(opened: OpenedModel, config: RuntimeConfig, slots: int) -> DecodeGraphs | None:
+    """Graphs of decode steps, where there can be any; their padding has the slot behind ``slots``.
 
-
-def _default_kv_tokens(slot_bytes: int, fraction: float) -> int:
-    """Slots that fit the memory that is free now."""
-    free = psutil.virtual_memory().available
-    slots = int(min(free * fraction, DEFAULT_KV_BYTES)) // slot_bytes
-    if slots < 1:
-        raise ModelError(
-            f"{fraction:.0%} of the free memory ({free:,} bytes) holds no token's keys and "
-            f"values ({slot_bytes:,} bytes): free some memory."
-        )
-    return slots
+    Reference kernels look at numbers on the way, and what transformers computes may.
+    """
+    model, native = opened.model, opened.implementation == "native"
+    if model.device.type != "cuda" or not config.cuda_graphs or not native or use_reference():
+        return None
+    recorder = cuda_recorder(model.device)
+    return DecodeGraphs(config.max_running, slots, model.vocab, model.device, recorder)
