@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,9 @@ from transformers import (
 )
 
 from lmlang.runtime.models.loader import LoadedModel
+from lmlang.runtime.shape import ModelShape
+
+CPU = torch.device("cpu")
 
 TIE = 1e-4
 """Logits this close, relative to the largest, are equal up to the order of float additions."""
@@ -44,10 +47,12 @@ class Peer:
     Args:
         loaded: The weights; in float32 they are used as they lie, not copied.
         dtype: What transformers computes in.
+        device: Where.
     """
 
-    def __init__(self, loaded: LoadedModel, dtype: torch.dtype) -> None:
-        self.model = _llama(loaded).to(dtype)
+    def __init__(self, loaded: LoadedModel, dtype: torch.dtype, device: torch.device = CPU) -> None:
+        self.model = llama_of(loaded.shape, loaded.weights).to(dtype).to(device)
+        self.device = device
         self.name = f"transformers {str(dtype).removeprefix('torch.')}"
         named = inspect.signature(self.model.forward).parameters
         # Renamed between releases of transformers.
@@ -78,7 +83,8 @@ class Peer:
             [
                 [*prompt[:held], *[0] * gap, *prompt[held:]]
                 for prompt, gap in zip(prompts, gaps, strict=True)
-            ]
+            ],
+            device=self.device,
         )
         mask = torch.ones_like(ids)
         for row, gap in enumerate(gaps):
@@ -127,7 +133,8 @@ class Peer:
             rest = ids[stem + 1 :]
             if rest:
                 logprobs = self._forward(ids[stem:-1], cache, keep=len(rest))
-                total += float(logprobs.gather(-1, torch.tensor(rest)[:, None]).sum())
+                told = torch.tensor(rest, device=self.device)[:, None]
+                total += float(logprobs.gather(-1, told).sum())
                 cache.crop(-len(rest))
             sums.append(total)
         cache.crop(held - stem)
@@ -144,13 +151,14 @@ class Peer:
 
     @torch.inference_mode()
     def _tied(self, ids: list[int], a: int, b: int) -> bool:
-        logits = self.model(input_ids=torch.tensor([ids]), logits_to_keep=1).logits[0, -1].float()
+        given = torch.tensor([ids], device=self.device)
+        logits = self.model(input_ids=given, logits_to_keep=1).logits[0, -1].float()
         return bool((logits[a] - logits[b]).abs() <= TIE * logits.abs().max())
 
     def _forward(self, ids: Sequence[int], cache: DynamicCache, keep: int) -> Tensor:
         """Run one row on from a cache: float32 [keep, V] log-probabilities of its last tokens."""
         output = self.model(
-            input_ids=torch.tensor([ids]),
+            input_ids=torch.tensor([ids], device=self.device),
             logits_to_keep=keep,
             use_cache=True,
             **{self._cache_name: cache},
@@ -182,12 +190,11 @@ class _Clock(StoppingCriteria):
 
     def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
         self.stamps.append(time.perf_counter())
-        return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
 
 
-def _llama(loaded: LoadedModel) -> LlamaForCausalLM:
+def llama_of(shape: ModelShape, weights: Mapping[str, Tensor]) -> LlamaForCausalLM:
     """Transformers' model over our tensors: the stacked products are taken apart as views."""
-    shape, weights = loaded.shape, loaded.weights
     (kind,) = shape.kinds
     assert kind.rope is not None, "a plain Llama turns every layer by its positions"
     config = LlamaConfig(
@@ -229,4 +236,4 @@ def _llama(loaded: LoadedModel) -> LlamaForCausalLM:
     model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its buffers were on meta
     model.tie_weights()
     model.eval()
-    return model
+    return model.to(weights["embed"].device)  # which moves those buffers alone

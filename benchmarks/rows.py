@@ -50,14 +50,14 @@ def our_prefill(runtime: lm.Runtime, prompts: Ids, count: int) -> tuple[float, I
 def our_decode(runtime: lm.Runtime, prompts: Ids, count: int) -> tuple[float, Ids]:
     """Seconds from when every row has its first token to the end of all."""
     generations = our_generations(runtime, prompts, count)
-    clocks = [_Clock(generation) for generation in generations]
+    clocks = [Clock(generation) for generation in generations]
     outputs = [generation.result() for generation in generations]
     begun = max(clock.stamps[0] for clock in clocks)
     ended = max(clock.stamps[-1] for clock in clocks)
     return ended - begun, [list(output.ids) for output in outputs]
 
 
-class _Clock:
+class Clock:
     """Notes on the engine's thread when each event came; those that are there came just now."""
 
     def __init__(self, generation: lm.Generation) -> None:
