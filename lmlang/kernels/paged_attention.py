@@ -53,7 +53,7 @@ def paged_prefill(
         kv: The layer's keys and values, of any float dtype or int8 with scales.
         starts: [R + 1], ascending from 0, the last at most T: what stands behind gets no state.
         table: [N].
-        table_starts: [R + 1], ascending from 0; a row has at least as many slots as queries.
+        table_starts: [R + 1], ascending; a row has at least as many slots as queries.
         scale: Factor on q·kᵀ, above 0.
         window: 0 for none.
         softcap: 0 for none.
@@ -86,7 +86,7 @@ def paged_decode(
         q: [R, H, Dk].
         kv: As in `paged_prefill`.
         table: [N].
-        table_starts: [R + 1], ascending from 0; a row may be empty.
+        table_starts: [R + 1], ascending; a row may be empty.
         scale: Factor on q·kᵀ, above 0.
         window: 0 for none.
         softcap: 0 for none.
@@ -128,7 +128,7 @@ def paged_shared(
         group_starts: [G + 1], ascending from 0: the members of a group, in ``rows``.
         kv: As in `paged_prefill`.
         table: [N].
-        table_starts: [G + 1], ascending from 0: the slots of a group.
+        table_starts: [G + 1], ascending: the slots of a group.
         scale: Factor on q·kᵀ, above 0.
         softcap: 0 for none.
 

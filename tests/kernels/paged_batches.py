@@ -53,8 +53,8 @@ def batch(
 ) -> Batch:
     """Rows of (queries, slots), whose slots lie in random order, some of them in several rows.
 
-    Slots that are in no row hold NaN, and so does what stands behind the last row in the table:
-    one number taken from there spoils the result. Queries are a part of a wider tensor, as those
+    Slots that are in no row hold NaN, and so does what stands before the first row and behind the
+    last one in the table: one number taken from there spoils the result. Queries are a part of a wider tensor, as those
     of a fused projection are.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -65,9 +65,10 @@ def batch(
     order = torch.randperm(slots - 1, generator=generator)[: longest + 20]
     k, v = (torch.randn(slots, kv_heads, size, generator=generator).to(dtype) for size in sizes)
     own = [order[torch.randperm(len(order), generator=generator)[:n]] for _, n in rows]
-    table = torch.cat([*own, torch.full((5,), slots - 1)]).int()
+    before = seed % 3 * 4
+    table = torch.cat([torch.full((before,), slots - 1), *own, torch.full((5,), slots - 1)]).int()
     unused = torch.ones(slots, dtype=torch.bool)
-    unused[table[:-5].long()] = False
+    unused[table[before:-5].long()] = False
     if int8:
         scales = [torch.zeros(slots, kv_heads, dtype=torch.float16) for _ in range(2)]
         kv = PagedKV(*(torch.zeros_like(x, dtype=torch.int8) for x in (k, v)), *scales)
@@ -78,7 +79,7 @@ def batch(
         kv = PagedKV(k, v)
         k[unused] = v[unused] = NAN
     starts, table_starts = (offsets([row[i] for row in rows]) for i in (0, 1))
-    return Batch(wide[:, :heads], kv, starts, table, table_starts)
+    return Batch(wide[:, :heads], kv, starts, table, table_starts + before)
 
 
 def offsets(counts: list[int]) -> Tensor:

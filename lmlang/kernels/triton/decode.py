@@ -38,7 +38,7 @@ def unit_size(table_starts, rows, units, WINDOW: tl.constexpr, LEAST: tl.constex
 
     Where windows leave less of the rows than their tables have, a row counts as one window.
     """
-    keys = tl.load(table_starts + rows)
+    keys = tl.load(table_starts + rows) - tl.load(table_starts)
     even = 0
     if WINDOW:
         even = tl.where(keys > rows * WINDOW, WINDOW, 0)

@@ -120,7 +120,7 @@ def first_unit(starts, row, even, size, FACTOR: tl.constexpr):
     FACTOR items each. Its units begin at floor(items before it / size) + r: from there to the next
     row's there is room for all of them, and no row needs a sum over the others.
     """
-    begin = tl.load(starts + row)
+    begin = tl.load(starts + row) - tl.load(starts)
     begin = tl.where(even > 0, row * even, begin)
     return begin * FACTOR // size + row
 
@@ -129,9 +129,10 @@ def first_unit(starts, row, even, size, FACTOR: tl.constexpr):
 def row_of(starts, rows, unit, even, size, FACTOR: tl.constexpr, STEP: tl.constexpr):
     """The row among ``rows`` that a unit belongs to, as `first_unit` counts them."""
     found = 0
+    base = tl.load(starts)
     for first in range(0, rows, STEP):
         row = first + tl.arange(0, STEP)
-        begin = tl.load(starts + row, mask=row < rows, other=0)
+        begin = tl.load(starts + row, mask=row < rows, other=0) - base
         begin = tl.where(even > 0, row * even, begin)
         mine = (begin * FACTOR // size + row <= unit) & (row < rows)
         found += tl.sum(mine.to(tl.int32))
