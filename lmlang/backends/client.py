@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import httpx
 
 from lmlang import wire
+from lmlang.backends.lanes import Lanes
 from lmlang.backends.pace import Pace
 from lmlang.backends.retries import STATUSES, Again, Retries, seconds_of
 from lmlang.errors import BackendError, WireError, quote
@@ -59,23 +60,25 @@ class Client:
             headers["authorization"] = f"Bearer {api_key}"
         self.url = url
         self._timeout = timeout
-        self._http = httpx.AsyncClient(
-            headers=headers,
-            verify=_trusted(),
-            timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS), pool=None),
-            limits=httpx.Limits(
-                max_connections=None,
-                max_keepalive_connections=max_concurrency,
-                keepalive_expiry=KEPT_SECONDS,
-            ),
-        )
+        limit = httpx.Limits(max_connections=None, keepalive_expiry=KEPT_SECONDS)
+        connect = min(timeout, CONNECT_SECONDS)
+
+        def make() -> httpx.AsyncClient:
+            return httpx.AsyncClient(
+                headers=headers,
+                verify=_trusted(),
+                timeout=httpx.Timeout(timeout, connect=connect, pool=None),
+                limits=limit,
+            )
+
+        self._lanes = Lanes(make, KEPT_SECONDS)
         self._pace = Pace(max_retries, timeout, max_concurrency, requests_per_minute)
         self.place = self._pace.place
         """To be held by what takes long."""
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._http.aclose()
+        await self._lanes.close()
 
     async def retrying(self, attempt: Callable[[Retries], Awaitable[T]]) -> T:
         """What an attempt returns, made again after `Again` as often as that is allowed."""
@@ -133,7 +136,10 @@ class Client:
         content = None if message is None else wire.dumps(message).encode()
         url = self.url + path
         try:
-            async with self._http.stream(method, url, content=content) as response:
+            async with (
+                self._lanes.one() as http,
+                http.stream(method, url, content=content) as response,
+            ):
                 if response.status_code != 200:
                     await self._refuse(path, response)
                 yield response
