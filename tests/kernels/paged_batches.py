@@ -54,8 +54,8 @@ def batch(
     """Rows of (queries, slots), whose slots lie in random order, some of them in several rows.
 
     Slots that are in no row hold NaN, and so does what stands before the first row and behind the
-    last one in the table: one number taken from there spoils the result. Queries are a part of a wider tensor, as those
-    of a fused projection are.
+    last one in the table: one number taken from there spoils the result. Queries are a part of a
+    wider tensor, as those of a fused projection are.
     """
     generator = torch.Generator().manual_seed(seed)
     tokens, longest = sum(n for n, _ in rows), max([length for _, length in rows], default=0)
