@@ -46,6 +46,7 @@ HOMES: dict[Form, dict[str, str]] = {
         "store": "lmlang.kernels.triton.rope",
         "apply_bitmask": "lmlang.kernels.triton.bitmask",
         "draw": "lmlang.kernels.triton.sampling",
+        "int8_product": "lmlang.kernels.triton.products",
         "paged_prefill": "lmlang.kernels.triton.attention",
         "paged_shared": "lmlang.kernels.triton.attention",
         "paged_decode": "lmlang.kernels.triton.decode",

@@ -41,6 +41,8 @@ INPUTS = 16
 """That kernel reads beyond the end of weights whose inputs are no multiple of this."""
 WIDENED = 1 << 21
 """Numbers of a quantised weight that are widened at a time: so many stay in the cache."""
+WIDENED_ON_DEVICE = 1 << 26
+"""The same on a GPU, where each part is a launch."""
 _sizes_of: MutableMapping[Tensor, tuple[int, ...]] = WeakTensorKeyDictionary()
 """Of each weight that has been used so: what `_agreeing` found."""
 
@@ -96,33 +98,54 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     return F.linear(x, y)
 
 
+def int8_product(x: Tensor, values: Tensor, scale: Tensor) -> Tensor:
+    """The product with a quantised weight: x · (values · scale)ᵀ.
+
+    Args:
+        x: [R, I].
+        values: int8 [O, I], dense.
+        scale: bfloat16 [O].
+
+    Returns:
+        [R, O] in x's dtype.
+    """
+    return dispatch("int8_product", int8_product_reference, x)(x, values, scale)
+
+
+def int8_product_reference(x: Tensor, values: Tensor, scale: Tensor) -> Tensor:
+    """`int8_product` in torch; on a CPU by whichever way is the faster one."""
+    outputs, inputs = values.shape
+    cpu = x.device.type == "cpu"
+    if cpu and len(x) <= FEW_ROWS and inputs % INPUTS == 0 and not use_reference():
+        return torch._weight_int8pack_mm(x.to(torch.bfloat16), values, scale).to(x.dtype)
+    step = max(1, (WIDENED if cpu else WIDENED_ON_DEVICE) // inputs)
+    times = _times_part if cpu else _times_part_on_device
+    out = x.new_empty((len(x), outputs))
+    for start in range(0, outputs, step):
+        part = slice(start, start + step)
+        out[:, part] = times(x, values[part], scale[part])
+    return out
+
+
+def _times_part(x: Tensor, values: Tensor, scale: Tensor) -> Tensor:
+    """Sums that no scale has made small yet: they do not fit float16."""
+    dtype = torch.bfloat16 if x.dtype == torch.bfloat16 and _packs(x.dtype) else torch.float32
+    rows, wide = x.to(dtype).contiguous(), values.to(dtype)
+    return (_product(rows, wide) if _packs(dtype) else F.linear(rows, wide)).mul_(scale)
+
+
+def _times_part_on_device(x: Tensor, values: Tensor, scale: Tensor) -> Tensor:
+    return F.linear(x, (values.float() * scale.float()[:, None]).to(x.dtype))
+
+
 def _applied(x: Tensor, weight: Tensor | Int8Weight, bias: Tensor | None = None) -> Tensor:
     """The product as fast as it goes, for at least one row."""
     if isinstance(weight, Int8Weight):
-        out = _unpacked(x, weight)
+        out = int8_product(x, weight.values, weight.scale)
         return out if bias is None else out.add_(bias)
     if weight.is_mkldnn:
         return _product(x, weight, bias)
     return F.linear(x, weight, bias)
-
-
-def _unpacked(x: Tensor, weight: Int8Weight) -> Tensor:
-    """The product with a quantised weight."""
-    outputs, inputs = weight.shape
-    cpu = x.device.type == "cpu"
-    if cpu and len(x) <= FEW_ROWS and inputs % INPUTS == 0 and not use_reference():
-        rows = x.to(torch.bfloat16)
-        return torch._weight_int8pack_mm(rows, weight.values, weight.scale).to(x.dtype)
-    # Sums of products that no scale has made small yet do not fit float16.
-    dtype = x.dtype if x.dtype == torch.bfloat16 and (not cpu or _packs(x.dtype)) else torch.float32
-    rows, step = x.to(dtype).contiguous(), max(1, WIDENED // inputs)
-    out = torch.empty((len(x), outputs), dtype=x.dtype, device=x.device)
-    for start in range(0, outputs, step):
-        part = slice(start, start + step)
-        wide = weight.values[part].to(dtype)
-        made = _product(rows, wide) if cpu and _packs(dtype) else F.linear(rows, wide)
-        out[:, part] = made.mul_(weight.scale[part])
-    return out
 
 
 def _in_blocks(x: Tensor, weight: Tensor | Int8Weight, bias: Tensor | None) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmlang.kernels import activation, bitmask, norm, paged, rope, sampling
+from lmlang.kernels import activation, bitmask, linear, norm, paged, rope, sampling
 from lmlang.kernels.forms import chosen_form
 
 
@@ -108,4 +108,10 @@ _define(
     "Tensor min_p, bool truncates) -> Tensor",
     sampling.draw_reference,
     lambda scores, *settings: scores.new_empty((3, scores.shape[0]), dtype=torch.int32),
+)
+_define(
+    "int8_product",
+    "(Tensor x, Tensor values, Tensor scale) -> Tensor",
+    linear.int8_product_reference,
+    lambda x, values, scale: x.new_empty((x.shape[0], values.shape[0])),
 )

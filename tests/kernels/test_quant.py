@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -81,6 +83,16 @@ def test_rows_that_lie_apart_and_a_weight_of_many_parts(monkeypatch: pytest.Monk
     torch.testing.assert_close(linear(x, weight), whole, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_way_of_devices_is_the_same_product(dtype: torch.dtype) -> None:
+    weight, x = quantise_weight(noise(50, 32).to(dtype) / 200), noise(9, 32, seed=1).to(dtype)
+    got = products._times_part_on_device(x, weight.values, weight.scale)
+    assert got.dtype == dtype
+    wanted, sizes = x.double() @ exact(weight).T, x.double().abs() @ exact(weight).abs().T
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}[dtype]
+    assert ((got.double() - wanted).abs() <= tolerance * sizes).all()
+
+
 def test_the_reference_takes_no_shortcut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "use_reference", lambda: True)
     weight, x = quantise_weight(noise(50, 32)), noise(4, 32, seed=1)
@@ -123,3 +135,32 @@ def test_it_takes_half_of_the_memory_of_bfloat16_and_moves_whole() -> None:
     assert torch.equal(moved.values, weight.values)
     assert torch.equal(moved.scale, weight.scale)
     assert (moved.dtype, moved.device) == (torch.bfloat16, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("capability", "rows", "dtype"),
+    [
+        (90, 1, torch.bfloat16),
+        (90, 64, torch.bfloat16),
+        (90, 8, torch.float32),
+        (86, 64, torch.float16),
+    ],
+)
+def test_its_kernel_fits_a_gpu_and_runs_on_tensor_cores(
+    capability: int, rows: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed: pip install triton")
+    from lmlang.kernels.triton.products import int8_product
+    from tests.kernels.compiled import compiling
+
+    x = torch.empty(rows, 4096, dtype=dtype, device="meta")
+    values = torch.empty(14336, 4096, dtype=torch.int8, device="meta")
+    scale = torch.empty(14336, dtype=torch.bfloat16, device="meta")
+    with compiling(capability, monkeypatch, tmp_path) as kernels:
+        int8_product(x, values, scale)
+    (kernel,) = kernels
+    assert kernel.spilled == 0
+    assert kernel.shared <= {86: 99, 90: 227 // 2}[capability] * 1024  # two at a time on Hopper
+    assert "cp.async" in kernel.ptx
+    if dtype != torch.float32:
+        assert {86: "mma.sync", 90: "wgmma.mma_async"}[capability] in kernel.ptx
