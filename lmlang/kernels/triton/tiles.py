@@ -59,8 +59,8 @@ AMPERE = {
     "many": (Tile(128, 64, 8, 3), Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(32, 32, 4, 3)),
     "few": (Tile(FEW, 128, 4, 5), Tile(FEW, 64, 4, 5), Tile(FEW, 32, 4, 5), Tile(FEW, 16, 8, 5)),
 }
-FLOAT32 = (Tile(32, 32, 4, 3), Tile(32, 32, 4, 3), Tile(32, 32, 8, 3), Tile(16, 16, 8, 3, "ieee"))
-FLOAT32_OVER_INT8 = (*FLOAT32[:2], Tile(16, 32, 8, 3), Tile(16, 32, 8, 1, "ieee"))
+FLOAT32 = (Tile(32, 32, 4, 3), Tile(32, 32, 4, 3), Tile(16, 32, 8, 3), Tile(16, 16, 8, 3, "ieee"))
+FLOAT32_OVER_INT8 = (*FLOAT32[:3], Tile(16, 32, 8, 1, "ieee"))
 TABLES = {8: AMPERE, 9: HOPPER, 10: HOPPER, 12: AMPERE}
 """Tiles of float16 and bfloat16, by size in `SIZES`, of each major compute capability."""
 
