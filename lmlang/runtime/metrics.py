@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import Any
+
+GRAMMAR_BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
+"""Seconds that waits for constraints are sorted by."""
 
 
 @dataclass(slots=True)
@@ -80,9 +84,12 @@ class Stats:
     """Requests whose constraint had been compiled before."""
     grammar_seconds: float = 0.0
     """Time that requests have waited for their constraints."""
+    grammar_waits: tuple[tuple[float, int], ...] = ()
+    """Some times in seconds, and how many of these requests have waited no longer than that."""
 
     def __str__(self) -> str:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        del values["grammar_waits"]  # a curve, and no number
         shown = {n: f"{v:,.3f}" if isinstance(v, float) else f"{v:,}" for n, v in values.items()}
         name_width, width = max(map(len, shown)), max(map(len, shown.values()))
         return "\n".join(f"{n:<{name_width}}  {v:>{width}}" for n, v in shown.items())
@@ -101,6 +108,7 @@ class GrammarCounts:
         with self._lock:
             self._made = self._hits = 0
             self._seconds = 0.0
+            self._waits = [0] * len(GRAMMAR_BOUNDS)
 
     def asked(self, grammar: Future[Any]) -> None:
         """A constraint was asked for; it may be there already."""
@@ -117,6 +125,8 @@ class GrammarCounts:
             self._waiting -= 1
             self._made += 1
             self._seconds += seconds
+            for at in range(bisect_left(GRAMMAR_BOUNDS, seconds), len(GRAMMAR_BOUNDS)):
+                self._waits[at] += 1
 
     def numbers(self) -> dict[str, Any]:
         """The fields of `Stats` that are about constraints."""
@@ -126,4 +136,5 @@ class GrammarCounts:
                 "grammars_waiting": self._waiting,
                 "grammar_hits": self._hits,
                 "grammar_seconds": self._seconds,
+                "grammar_waits": tuple(zip(GRAMMAR_BOUNDS, self._waits, strict=True)),
             }

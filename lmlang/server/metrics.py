@@ -7,7 +7,12 @@ from time import perf_counter
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from lmlang.errors import Cancelled
 from lmlang.protocol import Event, Generation, Output
@@ -28,7 +33,6 @@ COUNTERS = {
     "num_retracted_reqs": ("retractions", "Sequences that gave up their slots for others"),
     "num_grammar": ("grammars_made", "Constraints compiled"),
     "num_grammar_cache_hit": ("grammar_hits", "Constraints found compiled"),
-    "grammar_compilation_seconds": ("grammar_seconds", "Time spent compiling constraints"),
 }
 """Name to the field of the runtime's numbers that it shows."""
 
@@ -120,9 +124,22 @@ class _Numbers:
         for name, (field, text) in COUNTERS.items():
             if hasattr(stats, field):
                 yield CounterMetricFamily(f"lmlang:{name}", text, value=getattr(stats, field))
+        if getattr(stats, "grammar_waits", ()):
+            yield _grammar_times(stats)
         used = stats.kv_tokens_used / stats.kv_tokens_total
         yield GaugeMetricFamily("lmlang:token_usage", "Share of the KV pool in use", value=used)
         hits = stats.cached_tokens / stats.prompt_tokens if stats.prompt_tokens else 0.0
         yield GaugeMetricFamily(
             "lmlang:cache_hit_rate", "Share of prompt tokens found in the cache", value=hits
         )
+
+
+def _grammar_times(stats: Any) -> Metric:
+    """The histogram of compile times, as the runtime has counted them."""
+    buckets = [(str(bound), count) for bound, count in stats.grammar_waits]
+    return HistogramMetricFamily(
+        "lmlang:grammar_compile_time_seconds",
+        "Time that requests have waited for their constraints",
+        buckets=[*buckets, ("+Inf", stats.grammars_made)],
+        sum_value=stats.grammar_seconds,
+    )

@@ -57,11 +57,11 @@ def test_metrics_count_what_was_done(rt: Runtime) -> None:
     assert found["lmlang:token_usage"] == stats.kv_tokens_used / 2_000
     assert found["lmlang:num_grammar_total"] == 1
     assert found["lmlang:num_grammar_cache_hit_total"] == 1
-    assert found["lmlang:grammar_compilation_seconds_total"] > 0
     for name, count in (
         ("time_to_first_token_seconds", 5),
         ("e2e_request_latency_seconds", 5),
         ("queue_time_seconds", 5),
+        ("grammar_compile_time_seconds", 1),
         ("inter_token_latency_seconds", stats.generated_tokens - 5),
     ):
         assert found[f"lmlang:{name}_count"] == count
@@ -70,6 +70,28 @@ def test_metrics_count_what_was_done(rt: Runtime) -> None:
         assert found[f"lmlang:{name}"] == 0
     for name in ("evicted_tokens_total", "num_retracted_reqs_total", "num_aborted_requests_total"):
         assert found[f"lmlang:{name}"] == 0
+
+
+def test_compile_times_are_a_histogram(rt: Runtime) -> None:
+    with running(rt) as server, server.client() as client:
+        for pattern in ("[a-c]{2}", "[a-c]{3}", "[a-c]{3}"):
+            request = Request(Prompt.of(Text("a")), SamplingParams(8), constraint=Regex(pattern))
+            assert client.post("/lm/generate", json=wire.to_wire(request)).is_success
+        answer = client.get("/metrics").text
+        assert (
+            client.get("/server_info").json()["stats"]["grammar_waits"][-1][1]
+            <= rt.stats().grammars_made
+        )
+    (family,) = (
+        family
+        for family in text_string_to_metric_families(answer)
+        if family.name == "lmlang:grammar_compile_time_seconds"
+    )
+    assert family.type == "histogram"
+    assert waits[-1][1] <= rt.stats().grammars_made
+    counts = [sample.value for sample in family.samples if sample.name.endswith("_bucket")]
+    assert counts == sorted(counts)
+    assert counts[-1] == rt.stats().grammars_made >= 2
 
 
 def test_a_backend_without_numbers_has_those_of_the_server() -> None:
