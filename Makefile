@@ -11,7 +11,7 @@ NATIVE := setup.py $(wildcard lmlang/kernels/c/*.[ch])
 # SGLang's own frontend, which the tests run against the server.
 SGLANG := $(VENV)/sglang-0.4.10.post2 $(VENV)/sglang-0.5.10
 
-.PHONY: demo test hf check format bench asan clean
+.PHONY: demo test hf check format bench gpu asan clean
 
 demo: $(VENV)/installed
 	$(RUN) -m lmlang demo
@@ -51,6 +51,10 @@ asan: $(VENV)/installed-test
 	cp installed/lmlang/kernels/_native*.so lmlang/kernels/ && \
 	LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
 	../../$(RUN) -m pytest -s -p no:cacheprovider tests/kernels/test_native.py
+
+# On a machine with an NVIDIA GPU; with its own Python where no environment was made.
+gpu:
+	PYTHONPATH=. $(or $(wildcard $(RUN)),$(PYTHON)) benchmarks/gpu_check.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
