@@ -117,7 +117,7 @@ def test_a_verdict_is_kept_with_its_reason_and_a_damaged_one_is_none(folder, cac
     said(folder, note="refused")
     with monkeypatch.context() as patch:
         patch.setattr(hf_parity, "measure", lambda model: 0.3)
-        with pytest.raises(ModelError, match=r"by 0\.3 of their length, 0\.001 is allowed"):
+        with pytest.raises(ModelError, match=r"by 0\.3 of their length, 0\.0001 is allowed"):
             load_hf(folder, F32)
     with pytest.raises(ModelError, match=r"'phi' cannot run on our cache: its outputs in chunks"):
         load_hf(folder, F32)

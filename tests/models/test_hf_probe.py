@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lmlang.runtime.models import hf_parity
+from lmlang.runtime.models.hf_loader import opened
 from lmlang.runtime.models.hf_refusals import Refused, longest_context
 from lmlang.runtime.shape import KVLayer
 from tests.models import zoo
@@ -88,8 +89,19 @@ def test_attention_in_both_directions_is_refused():
         on_our_pool("bert", is_decoder=False)
 
 
-def test_experts_of_another_dtype_are_no_reason_to_refuse():
-    transformer = zoo.tiny_transformer(zoo.tiny_config("qwen3_moe")).to(torch.bfloat16)
-    from lmlang.runtime.models.hf_loader import opened
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
-    assert opened(transformer).dtype == torch.bfloat16
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["minimax", "nemotron_h"])
+def test_a_state_that_nothing_tells_of_is_found_by_comparing(kind, dtype):
+    transformer = zoo.tiny_transformer(zoo.tiny_config(kind)).to(dtype)
+    with pytest.raises(Refused, match="its outputs in chunks over cached prefixes differ"):
+        opened(transformer)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["gpt_oss", "qwen3_moe", "gemma2"])
+def test_what_is_right_is_taken_in_every_dtype(kind, dtype):
+    transformer = zoo.tiny_transformer(zoo.tiny_config(kind, **zoo.RUNS[kind])).to(dtype)
+    assert opened(transformer).dtype == dtype

@@ -32,14 +32,14 @@ from lmlang.runtime.sharing import RowSlots
 
 log = logging.getLogger("lmlang")
 
-FORM = 1
+FORM = 2
 """Raised whenever the check, or what is run, changes: verdicts of before are none."""
 TOKENS = 8
 SLOTS = 32
-TOLERANCES = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 8e-2}
-"""Of the distance between two rows of logits, relative to the length of the exact one. What is
-wrong is off by 0.05 and more in most models, and by more than float32's tolerance in all that were
-tried; what is right by 1e-6 in float32."""
+TOLERANCES = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
+"""Of the distance between two rows of logits, relative to the length of the exact one. Of a hundred
+types of tiny models with random weights, what is right is off by at most 7e-6 in float32, 0.015 in
+float16, 0.085 in bfloat16; what keeps a state by 1e-3 with weights near 0, by 0.1 with larger."""
 
 
 def check_parity(model: HFModel) -> None:
@@ -67,14 +67,18 @@ def check_parity(model: HFModel) -> None:
 def measure(model: HFModel) -> float:
     """The distance of logits on our pool to those of transformers, relative to the latter.
 
-    The largest of all tokens in float32. The middle one in shorter types, where a router of
-    experts may send a single token elsewhere for the last bit.
+    The largest of all tokens in float32. In shorter types the middle one of those that stand behind
+    cached tokens, as a router of experts may send a single one elsewhere for the last bit.
     """
     rows = _token_rows(model)
     ours, exact = _on_our_pool(model, rows), _by_itself(model, rows)
     ours, exact = (logits - logits.mean(-1, keepdim=True) for logits in (ours, exact))
     distances = (ours - exact).norm(dim=-1) / exact.norm(dim=-1)
-    return float(distances.max() if model.dtype == torch.float32 else distances.median())
+    if model.dtype == torch.float32:
+        return float(distances.max())
+    half = TOKENS // 2
+    behind = torch.cat([distances[half:TOKENS], distances[TOKENS + half : 2 * TOKENS]])
+    return float(behind.median())
 
 
 def _token_rows(model: HFModel) -> Tensor:

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
+
 from lmlang.errors import quote
 
 ATTENTION_LAYERS = frozenset(
@@ -68,6 +70,8 @@ def check_class(model: Any) -> None:
     """
     if getattr(model, "_is_stateful", False):
         raise Refused(RECURRENT)
+    if any(isinstance(module, nn.Conv1d) for module in model.get_decoder().modules()):
+        raise Refused(f"{RECURRENT} (a Conv1d)")
     if any(hasattr(module, "build_alibi_tensor") for module in model.modules()):
         raise Refused(ALIBI)
     if "position_ids" not in inspect.signature(model.forward).parameters or any(
