@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -98,8 +99,18 @@ def dispatch(op: str, reference: Kernel, x: Tensor) -> Kernel:
         ModelError: As `form_of`.
     """
     if torch.compiler.is_compiling():
-        return cast(Kernel, getattr(torch.ops.lmlang, op))
+        operator = getattr(torch.ops.lmlang, op)
+        return cast(Kernel, lambda *args: operator(*_flat(args)))
     return chosen_form(op, reference, x)
+
+
+def _flat(args: tuple[object, ...]) -> Iterator[object]:
+    """Arguments as an operator takes them: a dataclass of tensors, field by field."""
+    for arg in args:
+        if is_dataclass(arg):
+            yield from (getattr(arg, field.name) for field in fields(arg))
+        else:
+            yield arg
 
 
 def chosen_form(op: str, reference: Kernel, x: Tensor) -> Kernel:

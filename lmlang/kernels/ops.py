@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmlang.kernels import activation, bitmask, linear, norm, paged, rope, sampling
+from lmlang.kernels import activation, bitmask, linear, norm, paged, paged_attention, rope, sampling
 from lmlang.kernels.forms import chosen_form
+from lmlang.kernels.paged import PagedKV
 
 
 def _define(
@@ -39,6 +40,40 @@ def _define(
     def run(*args: Any) -> Any:
         return chosen_form(name, reference, args[device])(*args)
 
+    _register(name, schema, run, fake, writes)
+
+
+def _define_over_pool(name: str, schema: str, reference: Callable[..., Any], at: int) -> None:
+    """Define ``lmlang::name``, an attention of the first argument that gives a state.
+
+    Args:
+        name: Of the op.
+        schema: What it takes besides the tensors of its `PagedKV`.
+        reference: Its reference implementation.
+        at: Where the `PagedKV` stands among the arguments.
+    """
+
+    def run(*args: Any) -> Any:
+        kv = PagedKV(*args[at : at + 4])
+        return chosen_form(name, reference, args[0])(*args[:at], kv, *args[at + 4 :])
+
+    def fake(*args: Any) -> tuple[Tensor, Tensor]:
+        q, states, value_dim = args[0], args[1 if at > 1 else 0], args[at + 1].shape[2]
+        shape = (states.shape[0], q.shape[1])
+        return q.new_empty((*shape, value_dim)), q.new_empty(shape, dtype=torch.float32)
+
+    parts = schema.split(", ")
+    parts[at:at] = ["Tensor k", "Tensor v", "Tensor? k_scale", "Tensor? v_scale"]
+    _register(name, f"({', '.join(parts)}) -> (Tensor, Tensor)", run, fake, ())
+
+
+def _register(
+    name: str,
+    schema: str,
+    run: Callable[..., Any],
+    fake: Callable[..., Any],
+    writes: tuple[str, ...],
+) -> None:
     op = torch.library.custom_op(f"lmlang::{name}", run, mutates_args=writes, schema=schema)
     op.register_fake(fake)
 
@@ -108,6 +143,33 @@ _define(
     "Tensor min_p, bool truncates) -> Tensor",
     sampling.draw_reference,
     lambda scores, *settings: scores.new_empty((3, scores.shape[0]), dtype=torch.int32),
+)
+_define_over_pool(
+    "paged_prefill",
+    "Tensor q, Tensor starts, Tensor table, Tensor table_starts, float scale, int window, "
+    "float softcap",
+    paged_attention.prefill_reference,
+    at=1,
+)
+_define_over_pool(
+    "paged_decode",
+    "Tensor q, Tensor table, Tensor table_starts, float scale, int window, float softcap",
+    paged_attention.decode_reference,
+    at=1,
+)
+_define_over_pool(
+    "paged_shared",
+    "Tensor q, Tensor rows, Tensor group_starts, Tensor table, Tensor table_starts, "
+    "float scale, float softcap",
+    paged_attention.shared_reference,
+    at=3,
+)
+_define(
+    "merge_states",
+    "(Tensor(a!) out, Tensor(b!) lse, Tensor part, Tensor part_lse, Tensor? rows) -> ()",
+    paged_attention.merge_reference,
+    _nothing,
+    ("out", "lse"),
 )
 _define(
     "int8_product",
