@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from math import isnan
 from time import perf_counter
 
 import torch
@@ -28,7 +29,7 @@ from lmlang.runtime.drawing import Drawing, drawing_of, processed
 from lmlang.runtime.metrics import Counters
 from lmlang.runtime.output import Drawn
 from lmlang.runtime.predictions import Predictions
-from lmlang.runtime.sampler import sample
+from lmlang.runtime.sampler import Model, sample
 from lmlang.runtime.scheduler import Plan, Scheduler
 from lmlang.runtime.scoring import ScoreJob
 from lmlang.runtime.sequence import GenerateTask, PieceTask, Sequence
@@ -69,10 +70,13 @@ class Commit:
             logits: float32 [K, V].
         """
         self._said = Predictions(logits, log_normalisers(logits))
-        finite = torch.isfinite(self._said.normalisers).tolist()
-        for rows in logit_rows:
-            if not all(finite[rows.start : rows.end]):
-                self.fail(rows.sequence, _not_finite())
+        # Where all that is done with the logits is a draw, they are looked at with its tokens: a
+        # device is read from once then.
+        if not all(map(_only_draws, logit_rows)):
+            finite = torch.isfinite(self._said.normalisers).tolist()
+            for rows in logit_rows:
+                if not all(finite[rows.start : rows.end]):
+                    self.fail(rows.sequence, _not_finite())
         drafts = {row.sequence: row.draft for row in plan.rows if row.draft}
         for row in plan.rows:
             if row.sequence.lease is not None:
@@ -102,10 +106,14 @@ class Commit:
                         self.fail(asked[1], error)
         scores, drawings = self._processed(logits, drawings)
         draws = [draw for drawing in drawings for draw in drawing.draws]
-        drawn = sample(scores, draws) if draws else []
+        places = [d.row + ahead for d in drawings for ahead in range(len(d.draws))]
+        model = Model(logits, self._said.normalisers, places)
+        drawn = sample(scores, draws, model) if draws else []
         for drawing in drawings:
             own, drawn = drawn[: len(drawing.draws)], drawn[len(drawing.draws) :]
-            if drawing.task.output.constraint is not None:
+            if any(each.logprob is None or isnan(each.logprob) for each in own):
+                self.fail(drawing.sequence, _not_finite())
+            elif drawing.task.output.constraint is not None:
                 self._take_constrained(drawing, own[0], scores)
             else:
                 self._take(drawing, own)
@@ -121,7 +129,8 @@ class Commit:
             token, row = taken.token, drawing.row + ahead
             self._counters.sampled_tokens += 1
             sequence.generated.append(token)
-            event = drawing.task.output.accept(taken, self._said.about(row, token, drawing.task))
+            said = self._said.about_drawn(row, taken, drawing.task)
+            event = drawing.task.output.accept(taken, said)
             self._tell(sequence, drawing.task, event)
             if token != guess or sequence.lease is None:
                 return
@@ -165,7 +174,7 @@ class Commit:
             return
         sequence.generated += known
         if taken:
-            prediction = self._said.about(drawing.row, drawn.token, task, draw.mask)
+            prediction = self._said.about_drawn(drawing.row, drawn, task, draw.mask)
             event = task.output.accept(drawn, prediction)
             self._tell(sequence, task, event)
         elif not known:  # it is complete where it stands
@@ -334,6 +343,12 @@ def _known(token: int, request: Request) -> Drawn:
     if not request.probs:
         return Drawn(token)
     return Drawn(token, 1.0, ((token, 1.0),) if request.top_logprobs else ())
+
+
+def _only_draws(rows: LogitRows) -> bool:
+    """Whether nothing but a token is drawn from these logits, and nothing of it is kept before."""
+    sequence, task = rows.sequence, rows.sequence.task
+    return sequence.decoding and isinstance(task, GenerateTask) and task.request.processor is None
 
 
 def _standing(drawn: Drawn, task: GenerateTask, index: int | None = None) -> Drawn | None:

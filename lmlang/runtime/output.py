@@ -30,12 +30,14 @@ from lmlang.runtime.tokenizer import Tokenizer
 class Drawn(NamedTuple):
     """A token that was drawn, with which probability, and the likeliest of those it was among.
 
-    None and empty where they were not asked for.
+    None and empty where they were not asked for; so is its log-probability by the model alone,
+    which is NaN where the model's logits are not finite.
     """
 
     token: int
     prob: float | None = None
     top: TopProbs = ()
+    logprob: float | None = None
 
 
 class Prediction(NamedTuple):

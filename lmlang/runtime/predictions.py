@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lmlang.protocol import TopLogprobs
-from lmlang.runtime.output import Prediction
+from lmlang.runtime.output import Drawn, Prediction
 from lmlang.runtime.sampler import MaskArray, allowed_by
 from lmlang.runtime.sequence import GenerateTask
 
@@ -38,8 +38,19 @@ class Predictions:
         values = values - self.normalisers[row]
         return tuple(zip(ids.tolist(), values.tolist(), strict=True))
 
+    def about_drawn(
+        self, row: int, drawn: Drawn, task: GenerateTask, mask: MaskArray | None = None
+    ) -> Prediction:
+        """As `about`, of a token that was drawn."""
+        return self.about(row, drawn.token, task, mask, drawn.logprob)
+
     def about(
-        self, row: int, token: int, task: GenerateTask, mask: MaskArray | None = None
+        self,
+        row: int,
+        token: int,
+        task: GenerateTask,
+        mask: MaskArray | None = None,
+        logprob: float | None = None,
     ) -> Prediction:
         """What a row says of the token that came in its place, as far as its task asks for it.
 
@@ -48,9 +59,11 @@ class Predictions:
             token: The token.
             task: Whose output it is part of.
             mask: What could have been drawn, where it was drawn under a mask.
+            logprob: Of the token, where it has been read already.
         """
         request = task.request
-        logprob, top = self.logprob(row, token), self.top(row, request.top_logprobs)
+        logprob = self.logprob(row, token) if logprob is None else logprob
+        top = self.top(row, request.top_logprobs)
         if not request.provenance:
             return Prediction(logprob, top)
         logits = self.logits[row]

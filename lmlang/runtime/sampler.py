@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -62,16 +62,40 @@ class Draw:
     mask: MaskArray | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """What the model says itself of the rows that are drawn from.
+
+    Args:
+        logits: float32 [K, V].
+        normalisers: float32 [K], the logarithm of the sum of their exponentials.
+        rows: The row of each draw.
+    """
+
+    logits: Tensor
+    normalisers: Tensor
+    rows: Seq[int]
+
+    def logprobs(self, tokens: Tensor) -> Tensor:
+        """float32 [R] of tokens, int64 [R]; NaN where a row's logits are not finite."""
+        rows = _there(self.rows, np.int64, tokens)
+        normalisers = self.normalisers[rows]
+        found = self.logits[rows, tokens] - normalisers
+        return found.masked_fill_(~torch.isfinite(normalisers), torch.nan)
+
+
 @torch.inference_mode()
-def sample(logits: Tensor, draws: Seq[Draw]) -> list[Drawn]:
+def sample(logits: Tensor, draws: Seq[Draw], model: Model | None = None) -> list[Drawn]:
     """One token for each draw, in their order.
 
     A greedy one is told with its probability at a temperature of 1. On a GPU the host waits for
     the device once, to read the tokens; before that, nothing is read from it.
 
     Args:
-        logits: float32 [K, V], the model's own, finite; not written.
+        logits: float32 [K, V], the model's own or what became of them; not written. Where they
+            are not finite, any token may be drawn.
         draws: Of R <= K rows.
+        model: Where the model's own log-probabilities of the tokens are wanted too.
     """
     rows = [draw.row for draw in draws]
     in_place = rows == list(range(len(logits)))
@@ -80,7 +104,7 @@ def sample(logits: Tensor, draws: Seq[Draw]) -> list[Drawn]:
         scores = scores.clone(memory_format=torch.contiguous_format) if in_place else scores
         _adjust(scores, draws)
     if form_of(scores) == "triton":
-        return _drawn_on_device(scores, draws)
+        return _drawn_on_device(scores, draws, model)
     cached = max(1, CACHED // logits.shape[-1])
     size = cached if logits.device.type == "cpu" else len(draws)
     if all(draw.params.temperature == 0 for draw in draws):
@@ -88,28 +112,47 @@ def sample(logits: Tensor, draws: Seq[Draw]) -> list[Drawn]:
     found: list[Drawn] = []
     for start in range(0, len(draws), size):
         found += _drawn(scores[start : start + size], draws[start : start + size])
-    return found
+    if model is None or not found:
+        return found
+    tokens = _there([drawn.token for drawn in found], np.int64, logits)
+    logprobs = model.logprobs(tokens).tolist()
+    return [drawn._replace(logprob=p) for drawn, p in zip(found, logprobs, strict=True)]
 
 
-def _drawn_on_device(scores: Tensor, draws: Seq[Draw]) -> list[Drawn]:
+def _drawn_on_device(scores: Tensor, draws: Seq[Draw], model: Model | None) -> list[Drawn]:
     """The tokens of some rows from their adjusted logits [R, V], by the fused kernel.
 
     Where rounding on the device could have changed the token, and where the likeliest tokens are
     wanted, the row is drawn from again here.
     """
-    drawn = draw(scores, *_settings(scores, draws)).cpu().numpy()
-    tokens: list[int] = drawn[0].tolist()
-    probs: list[float] = drawn[1].view(np.float32).tolist()
+    there = draw(scores, *_settings(scores, draws))
+    if model is not None:
+        there = torch.cat([there, model.logprobs(there[0].long()).view(torch.int32)[None]])
+    read = there.cpu().numpy()
+    tokens, floats = read[0].tolist(), read.view(np.float32)
+    logprobs = [None] * len(draws) if model is None else floats[3].tolist()
     found = [
-        Drawn(token, prob if draw.probs else None)
-        for token, prob, draw in zip(tokens, probs, draws, strict=True)
+        Drawn(token, prob if draw.probs else None, (), logprob)
+        for token, prob, draw, logprob in zip(
+            tokens, floats[1].tolist(), draws, logprobs, strict=True
+        )
     ]
-    again = [i for i, draw in enumerate(draws) if not drawn[2, i] or draw.top]
+    again = [i for i, draw in enumerate(draws) if not read[2, i] or draw.top]
     if again:
         own = scores.index_select(0, _there(again, np.int64, scores)).cpu()
         for i, redrawn in zip(again, _drawn(own, [draws[i] for i in again]), strict=True):
+            if redrawn.token == found[i].token:
+                redrawn = redrawn._replace(logprob=found[i].logprob)
+            elif model is not None:
+                redrawn = redrawn._replace(logprob=_logprob(model, i, redrawn.token))
             found[i] = redrawn
     return found
+
+
+def _logprob(model: Model, index: int, token: int) -> float:
+    """The log-probability of one token, for a draw by its number."""
+    one = replace(model, rows=[model.rows[index]])
+    return float(one.logprobs(_there([token], np.int64, model.logits))[0])
 
 
 def _settings(

@@ -366,3 +366,22 @@ def test_a_row_with_logits_that_are_not_finite_fails_alone() -> None:
             assert list(generation.result(timeout=60).ids) == expected(one)
         rt.check()
         assert rt.stats().kv_tokens_tree < 25
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_generation_whose_logits_cease_to_be_finite_fails_alone(temperature: float) -> None:
+    weights, bad = tiny_weights(MODEL.shape), TOKENIZER.encode("9")[0]
+    weights["head"] = weights["embed"].clone()
+    weights["embed"] = weights["embed"].clone()
+    weights["embed"][bad] = float("nan")
+    model = LlamaModel(dataclasses.replace(MODEL.shape, tied_head=False), weights)
+    good = request("hello world", 1, max_tokens=6)
+    assert bad not in expected(good)
+    with Runtime.over(model, TOKENIZER, TEMPLATE, kv_tokens=500) as rt:
+        bias = {"logit_bias": {bad: 100.0}, "temperature": temperature, "ignore_eos": True}
+        failing = rt.generate(request("hello", 1, max_tokens=6, **bias))
+        generation = rt.generate(good)
+        with pytest.raises(Exception, match="not finite"):
+            failing.result(timeout=60)
+        assert list(generation.result(timeout=60).ids) == expected(good)
+        rt.check()
