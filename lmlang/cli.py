@@ -27,9 +27,10 @@ end; a second one ends at once. The log is one line of JSON for each request, wi
 """
 MODEL = ("model", "revision", "offline", "dtype", "device", "chat_template")
 ENGINE = ("kv_tokens", "memory_fraction", "host_kv_gb", "max_batch_tokens", "max_running")
-ENGINE_WORDS = ("policy", "speculative", "deterministic", "heartbeat")
+ENGINE_WORDS = ("policy", "speculative", "deterministic", "heartbeat", "lora")
 LIMITS = ("max_requests", "max_body", "max_samples", "max_batch")
-TIMES = ("request_timeout", "drain_timeout")
+PROGRAMS = ("max_program_nodes", "max_program_states", "max_program_depth", "max_program_tokens")
+TIMES = ("request_timeout", "header_timeout", "body_timeout", "drain_timeout")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,6 +127,12 @@ def _add_serve_options(parser: argparse.ArgumentParser) -> None:
     )
     engine.add_argument("--speculative", metavar="KIND", help="ngram")
     engine.add_argument(
+        "--lora",
+        action="append",
+        metavar="NAME=FOLDER",
+        help="an adapter that requests may name; may be repeated",
+    )
+    engine.add_argument(
         "--deterministic", action="store_true", default=None, help="the same bits in any batch"
     )
     engine.add_argument(
@@ -142,7 +149,16 @@ def _add_serve_options(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-body", type=int, metavar="BYTES", help="of a request; 4 MiB")
     limits.add_argument("--max-samples", type=int, metavar="N", help="of one prompt; 16")
     limits.add_argument("--max-batch", type=int, metavar="N", help="prompts of one request; 64")
+    for name, text in (
+        ("nodes", "of one program that a client ships; 20000"),
+        ("states", "that its forks make; 2048"),
+        ("depth", "of its forks in one another; 256"),
+        ("tokens", "that its generations may take together; 4194304"),
+    ):
+        limits.add_argument(f"--max-program-{name}", type=int, metavar="N", help=text)
     limits.add_argument("--request-timeout", type=float, metavar="S", help="600 seconds")
+    limits.add_argument("--header-timeout", type=float, metavar="S", help="to arrive; 20 seconds")
+    limits.add_argument("--body-timeout", type=float, metavar="S", help="to arrive; 30 seconds")
     limits.add_argument(
         "--drain-timeout", type=float, metavar="S", help="for what is under way at the end; 30"
     )
@@ -185,7 +201,7 @@ def _serve(options: argparse.Namespace) -> int:
         admin_keys=keys(options.admin_key_file, ADMIN_KEYS_VARIABLE),
         insecure=options.insecure,
         cors=tuple(options.cors),
-        **chosen("host", "port", "name", *LIMITS, *TIMES),  # type: ignore[arg-type]
+        **chosen("host", "port", "name", *LIMITS, *PROGRAMS, *TIMES),  # type: ignore[arg-type]
     )
     logs.set_up()
     from lmlang.runtime.local import Runtime

@@ -53,6 +53,7 @@ OTHERS = frozenset({"n", "sampling_seed", "skip_special_tokens", "spaces_between
 BODY = frozenset(
     {
         *("text", "input_ids", "sampling_params", "rid", "stream", "extra_key", "priority"),
+        "lora_path",
         *("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs"),
     }
 )
@@ -60,7 +61,6 @@ MENDS: Mapping[str, str] = {
     "custom_logit_processor": "a server runs no code of its clients",
     "custom_params": "a server runs no code of its clients",
     "image_data": "this model reads text alone",
-    "lora_path": "the server has one set of weights",
     "session_params": "send the whole text each time: what was computed of it is kept",
     "structural_tag": "say it as json_schema, regex or ebnf",
     "token_ids_logprob": "ask for top_logprobs_num",
@@ -152,6 +152,7 @@ def asked_for(body: Mapping[str, Any], backend: Backend, config: ServerConfig) -
             ("top_logprobs_num", 0),
             ("extra_key", ""),
             ("priority", 0),
+            ("lora_path", None),
         ]
     }
     requests: list[Request] = []
@@ -204,6 +205,7 @@ def _request(
     top = limits.integer("top_logprobs_num", row["top_logprobs_num"], 0, config.max_top_logprobs)
     priority = limits.integer("priority", row["priority"], -(2**31), 2**31 - 1)
     namespace = _text("extra_key", row["extra_key"])
+    lora = limits.adapter("lora_path", row["lora_path"])
     params = sampling.params
     silent = logprobs and params.max_tokens == 0 and sampling.constraint is None
     if silent:
@@ -224,6 +226,7 @@ def _request(
             tag=Tag(priority=priority),
             namespace=namespace,
             constraint=sampling.constraint,
+            lora=lora,
         )
 
     return made, Report(length, logprobs, top if logprobs else 0, texts, silent)

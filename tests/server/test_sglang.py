@@ -480,7 +480,9 @@ def test_a_failure_in_the_middle_of_a_stream_is_its_last_value():
         ("token id", {"input_ids": [100_000]}),
         ("input_embeds", {"text": "a", "input_embeds": [[0.5]]}),
         ("image_data", {"text": "a", "image_data": "data:image/png;base64,"}),
-        ("lora_path", {"text": "a", "lora_path": ["one"]}),
+        ("lora_path", {"text": "a", "lora_path": 3}),
+        ("lora_path", {"text": "a", "lora_path": ["one", "two"]}),
+        ("lora='one': this runtime has no adapters", {"text": "a", "lora_path": ["one"]}),
         ("session_params", {"text": "a", "session_params": {"id": "1"}}),
         ("custom_logit_processor", {"text": "a", "custom_logit_processor": "80049"}),
         ("token_ids_logprob", {"text": "a", "token_ids_logprob": [1]}),
@@ -600,6 +602,8 @@ def test_requests_carry_namespaces_and_priorities(runtime):
     asked = asked_for(body, runtime, ServerConfig())
     assert [request.namespace for request in asked.requests] == ["one", ""]
     assert [request.tag.priority for request in asked.requests] == [3, 3]
+    named = asked_for(body | {"lora_path": [None, "french"]}, runtime, ServerConfig())
+    assert [request.lora for request in named.requests] == [None, "french"]
     assert asked.requests[0].draw_key != asked.requests[1].draw_key
 
 
