@@ -5,8 +5,9 @@
     KL            of float32's distribution to the subject's, in nats a token
 
 The text is what every Python has: the pages of its help (prose), modules of its library (code) and
-their signatures (JSON), in windows of equal length. Each is run in steps of few tokens, as decoding
-does, through the runner and the pool of a runtime. Nothing is random; threads and machine matter
+their signatures (JSON), in windows of equal length, run through the runner and the pool of a
+runtime: int8 weights in steps of few tokens, as decoding multiplies them, all else at once (keys
+and values are read back from the pool in any case). Nothing is random; threads and machine matter
 to the last digits only.
 """
 
@@ -20,7 +21,7 @@ import json
 import math
 import pydoc_data.topics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -29,6 +30,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmlang.kernels.linear import FEW_ROWS
+from lmlang.kernels.quant import Weight
 from lmlang.runtime.attention import plan_attention
 from lmlang.runtime.batch import Batch
 from lmlang.runtime.cache.pool import KVPool, bytes_per_slot
@@ -40,8 +43,9 @@ from lmlang.runtime.sharing import RowSlots
 from lmlang.runtime.tokenizer import Tokenizer
 
 CPU = torch.device("cpu")
-STEP = 16
-"""Tokens of one step: as many rows as a weight of int8 is still multiplied with as it is."""
+HEADS = ("embed", "head")
+"""Weights that are int8 or not without much difference to a large model's memory."""
+ALL = 1 << 20
 MODULES = ("argparse", "asyncio.base_events", "dataclasses", "fractions", "tarfile", "typing")
 
 
@@ -54,12 +58,14 @@ class Subject:
         model: The form.
         kv_dtype: Of keys and values.
         weights: Bytes of its weights.
+        step: Tokens that are run at once.
     """
 
     name: str
     model: CausalLM
     kv_dtype: torch.dtype
     weights: int
+    step: int
     surprise: dict[str, float] = field(default_factory=dict)
     divergence: float = 0.0
     agreed: int = 0
@@ -114,8 +120,8 @@ def logprobs(subject: Subject, ids: Sequence[int]) -> Tensor:
     pool = KVPool(subject.model.kv_layers, len(ids), subject.kv_dtype, CPU)
     runner = ModelRunner(subject.model, pool)
     parts = []
-    for start in range(0, len(ids), STEP):
-        end = min(start + STEP, len(ids))
+    for start in range(0, len(ids), subject.step):
+        end = min(start + subject.step, len(ids))
         row = RowSlots(0, end - start, np.arange(end))
         plan = plan_attention([row], CPU, runner.windows)
         tokens, places = torch.tensor(ids[start:end]), torch.arange(start, end)
@@ -138,19 +144,26 @@ def count(subject: Subject, kind: str, ids: Sequence[int], exact: Tensor | None)
 
 def subjects(options: report.Options) -> tuple[list[Subject], LoadedModel]:
     """The forms of the model; float32 first."""
-    made = []
-    for name, dtype, quantize in (
-        ("float32", torch.float32, "none"),
-        ("bfloat16", torch.bfloat16, "none"),
-        ("int8 weights", torch.float32, "int8"),
-    ):
-        loaded = load_gguf(options.model, dtype, quantize=quantize)
-        size = sum(weight.nbytes for weight in loaded.weights.values())
-        made.append(Subject(name, LlamaModel(loaded.shape, loaded.weights), dtype, size))
-    exact, _, small = made
-    made.append(Subject("int8 keys and values", exact.model, torch.int8, exact.weights))
-    made.append(Subject("int8 both", small.model, torch.int8, small.weights))
-    return made, loaded
+
+    def subject(
+        name: str, weights: Mapping[str, Weight], kv: torch.dtype = torch.float32, step: int = ALL
+    ) -> Subject:
+        size = sum(weight.nbytes for weight in weights.values())
+        return Subject(name, LlamaModel(loaded.shape, weights), kv, size, step)
+
+    loaded = load_gguf(options.model)
+    exact = loaded.weights
+    short = load_gguf(options.model, torch.bfloat16).weights
+    small = load_gguf(options.model, quantize="int8").weights
+    layers = {**small, **{name: exact[name] for name in HEADS if name in exact}}
+    return [
+        subject("float32", exact),
+        subject("bfloat16", short, torch.bfloat16),
+        subject("int8 layers, float32 heads", layers, step=FEW_ROWS),
+        subject("int8 weights", small, step=FEW_ROWS),
+        subject("int8 keys and values", exact, torch.int8),
+        subject("int8 weights, keys and values", small, torch.int8, FEW_ROWS),
+    ], loaded
 
 
 def result(subject: Subject, tokens: int, kinds: int) -> dict[str, Any]:

@@ -117,15 +117,16 @@ def test_every_policy_finds_all_that_is_shared_where_there_is_room() -> None:
 
 def test_quality_tells_what_fewer_bits_cost(model: Path) -> None:
     value = json_of("quality.py", "--model", str(model))
-    exact, bfloat16, weights, kv, both = value["results"]
+    exact, bfloat16, layers, weights, kv, both = value["results"]
     assert exact["top1"] == 1.0
     assert abs(exact["kl"]) < 1e-6
-    for result in (bfloat16, weights, kv, both):
+    for result in (bfloat16, layers, weights, kv, both):
         assert 0 < result["kl"] < 0.1
         assert result["by_kind"].keys() == {"prose", "code", "json"}
         assert result["perplexity"] == pytest.approx(exact["perplexity"], rel=0.05)
         assert 0.5 < result["top1"] <= 1
-    assert weights["weights"] < 0.55 * bfloat16["weights"]
+    assert weights["weights"] < 0.55 * bfloat16["weights"] < 0.3 * exact["weights"]
+    assert weights["weights"] < layers["weights"]
     assert kv["kv_bytes"] < exact["kv_bytes"] / 2
     assert (both["weights"], both["kv_bytes"]) == (weights["weights"], kv["kv_bytes"])
 
