@@ -40,6 +40,7 @@ bench: $(VENV)/installed-test
 	$(RUN) benchmarks/frontend.py
 	$(RUN) benchmarks/grammar.py
 	$(RUN) benchmarks/serving.py
+	$(RUN) benchmarks/quality.py
 
 # The tests of the C kernels over a build that watches every access to memory.
 asan: $(VENV)/installed-test
