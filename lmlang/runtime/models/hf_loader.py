@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lmlang.errors import ModelError, quote
+from lmlang.runtime.device import CPU, check_room
 from lmlang.runtime.models import hf_parity
 from lmlang.runtime.models.causal import Inputs
 from lmlang.runtime.models.hf import HFModel
@@ -62,24 +63,34 @@ def load_hf(
     open_safetensors(folder, any_type=True)
     path = folder / "config.json"
     try:
-        config, device = _config(path), device or torch.device("cpu")
+        config = _config(path)
         _check_empty(folder, config)
-        method = method_of(config)
-        if method is not None:
-            if quantize:
-                raise ModelError(
-                    f"quantize='int8' is for plain weights, and {folder} is quantised by "
-                    f"{quote(method)} already: leave it out."
-                )
-            check_packages(folder, method)
-            return opened(_weights(folder, config, dtype, device_map={"": device}), path)
-        if quantize:
-            return _quantised(opened(_weights(folder, config, dtype), path), device)
-        model = _weights(folder, config, dtype).to(device)
-        pack_layers(model)
-        return opened(model, path)
+        return _loaded(folder, config, dtype, device or CPU, quantize)
     except Refused as refused:
         raise ModelError(f"{path}: {_refusal(path, refused)}") from None
+
+
+def _loaded(
+    folder: Path, config: Any, dtype: torch.dtype, device: torch.device, quantize: bool
+) -> HFModel:
+    """The model of a folder on its device, its layers in the form that they run in."""
+    path, method = folder / "config.json", method_of(config)
+    if method is not None:
+        if quantize:
+            raise ModelError(
+                f"quantize='int8' is for plain weights, and {folder} is quantised by "
+                f"{quote(method)} already: leave it out."
+            )
+        check_packages(folder, method)
+        return opened(_weights(folder, config, dtype, device_map={"": device}), path)
+    model = _weights(folder, config, dtype)
+    if quantize:
+        return _quantised(opened(model, path), device)
+    needed = sum(weight.nbytes for weight in model.parameters())
+    check_room(f"the weights of {quote(folder.name)}", needed, device)
+    model.to(device)
+    pack_layers(model)
+    return opened(model, path)
 
 
 def opened(model: Any, config_path: Path | None = None) -> HFModel:

@@ -68,11 +68,13 @@ def probe(model: Any, door: AttentionDoor, max_positions: int) -> Probed:
         max_positions = min(max_positions, longest)
     model.set_attn_implementation(door.name)
     again, _ = _run(model, door, 3)
-    _compare(kinds, again, max_positions)
+    _compare(kinds, again)
     kept = _kept_rows(model, door)
-    # A window that reaches over the longest context hides nothing.
-    layers = [replace(kind, window=kind.window % max(max_positions, kind.window)) for kind in kinds]
-    return Probed(tuple(layers), logits.shape[-1], max_positions, kept)
+    layers = tuple(
+        replace(kind, window=0) if kind.window >= max_positions else kind  # which hides nothing
+        for kind in kinds
+    )
+    return Probed(layers, logits.shape[-1], max_positions, kept)
 
 
 def _run(
@@ -121,19 +123,21 @@ def _layer(
 ) -> tuple[KVLayer, int]:
     """A layer, and the longest context in which it sees all, or a window of one size."""
     window, longest = _sight(_mask_function(call.mask, masks), max_positions)
+    return replace(_sizes(call), window=window), longest
+
+
+def _sizes(call: AttentionCall) -> KVLayer:
+    """What a call says of its layer, whose window its mask says."""
     scale = call.options.get("scaling")
-    sinks = call.sinks
-    layer = KVLayer(
+    return KVLayer(
         heads=call.q.shape[1],
         kv_heads=call.k.shape[1],
         key_dim=call.q.shape[2],
         value_dim=call.v.shape[2],
         scale=call.q.shape[2] ** -0.5 if scale is None else float(scale),
-        window=window,
         softcap=float(call.options.get("softcap") or 0.0),
-        sinks=sinks is not None,
+        sinks=call.sinks is not None,
     )
-    return layer, longest
 
 
 def _mask_function(mask: Tensor | None, masks: list[MaskFunction]) -> MaskFunction:
@@ -190,7 +194,7 @@ def _visible(sees: MaskFunction, query: int, key: int) -> bool:
         raise Refused("its attention's mask depends on more than places") from None
 
 
-def _compare(kinds: list[KVLayer], again: list[AttentionCall], max_positions: int) -> None:
+def _compare(kinds: list[KVLayer], again: list[AttentionCall]) -> None:
     """Refuse a model whose second pass differs from its first."""
     if len(again) != len(kinds):
         raise Refused(
@@ -200,10 +204,9 @@ def _compare(kinds: list[KVLayer], again: list[AttentionCall], max_positions: in
     for index, (kind, call) in enumerate(zip(kinds, again, strict=True)):
         if call.mask is not None:
             raise Refused("it makes its attention's mask by itself")
-        scale = call.options.get("scaling")
-        shape = (*call.q.shape[1:], *call.v.shape[1:])
-        wanted = (kind.heads, kind.key_dim, kind.kv_heads, kind.value_dim)
-        if shape != wanted or (scale is not None and not math.isclose(scale, kind.scale)):
+        now = _sizes(call)
+        same = replace(kind, scale=now.scale, window=0) == now
+        if not same or not math.isclose(now.scale, kind.scale, rel_tol=1e-6):
             raise Refused(f"attention {index} differs from one forward pass to another")
 
 
