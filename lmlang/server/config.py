@@ -40,9 +40,14 @@ class ServerConfig:
         max_stop_bytes: Bytes of one of them, in UTF-8.
         max_choices: Choices that one request scores.
         max_constraint: Characters of one constraint.
+        max_program_nodes: Nodes of one program.
+        max_program_states: States that its forks make.
+        max_program_depth: Forks in one another.
+        max_program_tokens: Generated tokens that its generations may take together.
         max_requests: Generations and scores under way at a time, waiting ones included; whoever
             comes then is told to come later.
         request_timeout: Seconds for one request.
+        header_timeout: Seconds for its line and headers to arrive.
         body_timeout: Seconds for its body to arrive.
         drain_timeout: Seconds for requests under way to end before the server does.
 
@@ -66,8 +71,13 @@ class ServerConfig:
     max_stop_bytes: int = 256
     max_choices: int = 1_024
     max_constraint: int = 65_536
+    max_program_nodes: int = 20_000
+    max_program_states: int = 2_048
+    max_program_depth: int = 256
+    max_program_tokens: int = 1 << 22
     max_requests: int = 1_024
     request_timeout: float = 600.0
+    header_timeout: float = 20.0
     body_timeout: float = 30.0
     drain_timeout: float = 30.0
 
@@ -75,10 +85,13 @@ class ServerConfig:
         limits.integer("port", self.port, 0, 65_535)
         for name in ("max_body", "max_depth", "max_samples", "max_batch", "max_requests"):
             limits.integer(name, getattr(self, name), 1, 1 << 30)
+        for name in ("nodes", "states", "depth"):
+            limits.integer(f"max_program_{name}", getattr(self, f"max_program_{name}"), 1, 1 << 20)
+        limits.integer("max_program_tokens", self.max_program_tokens, 0, 1 << 40)
         for name in ("max_top_logprobs", "max_stops", "max_stop_bytes", "max_choices"):
             limits.integer(name, getattr(self, name), 0, 1 << 30)
         limits.integer("max_constraint", self.max_constraint, 0, 1 << 30)
-        for name in ("request_timeout", "body_timeout"):
+        for name in ("request_timeout", "header_timeout", "body_timeout"):
             limits.number(name, getattr(self, name), 0.0, 1e6, above=True)
         limits.number("drain_timeout", self.drain_timeout, 0.0, 1e6)
         for key in (*self.keys, *self.admin_keys):

@@ -23,6 +23,7 @@ from lmlang.errors import ProgramError, quote
 from lmlang.server import logs
 from lmlang.server.config import ServerConfig
 from lmlang.server.context import Server
+from lmlang.server.patience import patient
 
 LAST_WORDS = 5.0
 """Seconds for the answers of what has been ended to leave."""
@@ -49,7 +50,7 @@ class ServerProcess(uvicorn.Server):
                 app,
                 host=config.host,
                 port=config.port,
-                http="h11",  # which has a limit for headers
+                http=patient(config.header_timeout),  # h11, which has a limit for headers
                 ws="none",
                 lifespan="off",
                 access_log=False,

@@ -11,15 +11,6 @@ from lmlang.protocol import Output, Prompt, Request, SamplingParams, ScoreReques
 from lmlang.server.config import ServerConfig
 from lmlang.wire.programs import AskedProgram
 
-MAX_NODES = 20_000
-"""Nodes of one program."""
-MAX_STATES = 2_048
-"""States that its forks make."""
-MAX_DEPTH = 256
-"""Forks in one another."""
-MAX_TOKENS = 1 << 22
-"""Generated tokens that its generations may take together."""
-
 
 def checked_program(asked: AskedProgram, config: ServerConfig) -> tuple[ir.Program, int]:
     """The program, and how many generations and scores of it may be under way at a time.
@@ -28,12 +19,12 @@ def checked_program(asked: AskedProgram, config: ServerConfig) -> tuple[ir.Progr
         ProgramError: It cannot be read or run; says which line is wrong, and why.
         LimitExceeded: It is larger than the server allows; says both numbers.
     """
-    lines = asked.program.count("\n")
-    if lines > MAX_NODES + 1:
-        raise _too_large("lines", lines, MAX_NODES + 1)
+    lines, most = asked.program.count("\n"), config.max_program_nodes
+    if lines > most + 1:
+        raise _too_large("lines", lines, most + 1)
     program = verify(parse_program(asked.program))
-    if len(program.nodes) > MAX_NODES:
-        raise _too_large("nodes", len(program.nodes), MAX_NODES)
+    if len(program.nodes) > most:
+        raise _too_large("nodes", len(program.nodes), most)
     run = asked.run
     config.check(Request(Prompt(), run.params, top_logprobs=run.top_logprobs_num))
     config.check_counts(1, run.n)
@@ -93,14 +84,14 @@ class _Size:
         return max(1, min(sum(self._widest), self._samples - self._known))
 
     def _begin(self, state: int, depth: int) -> None:
-        if len(self._depth) > MAX_STATES:
+        states, deepest = self._config.max_program_states, self._config.max_program_depth
+        if len(self._depth) > states:
             raise LimitExceeded(
-                f"the forks make more than {MAX_STATES:,} states, which this server allows."
+                f"the forks make more than {states:,} states, which this server allows."
             )
-        if depth > MAX_DEPTH:
+        if depth > deepest:
             raise LimitExceeded(
-                f"the forks are nested deeper than the {MAX_DEPTH:,} levels that this server "
-                "allows."
+                f"the forks are nested deeper than the {deepest:,} levels that this server allows."
             )
         self._line[state] = len(self._depth)
         self._depth.append(depth)
@@ -120,10 +111,10 @@ class _Size:
             self._config.check_constraint(node.constraint)
         most = self._run.params.max_tokens if node.max_tokens is None else node.max_tokens
         self._tokens += samples * (most + (node.think or 0))
-        if self._tokens > MAX_TOKENS:
+        if self._tokens > self._config.max_program_tokens:
             raise LimitExceeded(
                 f"the generations up to here may take {self._tokens:,} tokens, and this server "
-                f"allows {MAX_TOKENS:,} to a program: lower their max_tokens."
+                f"allows {self._config.max_program_tokens:,} to a program: lower their max_tokens."
             )
         self._asks(node.state, samples)
 

@@ -385,14 +385,15 @@ def test_a_method_of_ones_own_with_the_name_of_a_built_in_is_ones_own(sides):
     assert program.run(backend=sides.there, seed=1, ship=True)["b"] == "world"
 
 
-def test_a_program_that_is_too_large_is_run_step_by_step(sides, caplog):
+def test_a_program_that_is_too_large_is_run_step_by_step(sides, runtimes, caplog):
     @lm.function
     def program(s):
         s += "hello "
         forks = s.fork(4)
         forks += lm.gen("a", max_tokens=2, n=64)
 
-    from lmlang.server import programs
+    from lmlang.server.app import make_app
+    from lmlang.server.config import ServerConfig
 
     caplog.set_level(logging.INFO, "lmlang")
     with pytest.raises(lm.ProgramError, match="n=64 is out of range"):  # as every way of asking
@@ -408,9 +409,9 @@ def test_a_program_that_is_too_large_is_run_step_by_step(sides, caplog):
         s += lm.gen("end", max_tokens=2)
 
     here = wide.run(backend=sides.here, seed=1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(programs, "MAX_STATES", 2)
-        state = wide.run(backend=sides.there, seed=1, ship=True)
+    small = make_app(runtimes[1], ServerConfig(max_program_states=2))
+    with served(small) as url, lm.connect(url) as there:
+        state = wide.run(backend=there, seed=1, ship=True)
     assert state["end"] == here["end"]
     assert "the server does not take it: " in caplog.text
 

@@ -14,7 +14,7 @@ from lmlang import wire
 from lmlang.frontend import ir
 from lmlang.frontend.printer import print_program
 from lmlang.protocol import Output, Scores, Tokens
-from lmlang.server import programs
+from lmlang.server.config import ServerConfig
 from lmlang.testing import RandomBackend, ScriptedBackend
 from lmlang.wire.programs import AskedProgram, AskedRun, Told, answer_from_wire, program_to_wire
 from tests.frontend.random_ir import programs as random_programs
@@ -309,6 +309,23 @@ def test_programs_that_are_too_large_are_refused_before_anything_runs(
     assert runtime.stats().prompt_tokens == before
 
 
+@pytest.mark.parametrize(
+    ("limit", "program", "message"),
+    [
+        ({"max_program_nodes": 8}, TIPS, "10 lines, and this server allows 9"),
+        ({"max_program_states": 2}, forks_of(3), "more than 2 states"),
+        ({"max_program_depth": 2}, nested(3), "deeper than the 2 levels"),
+        ({"max_program_tokens": 15}, TIPS, "may take 16 tokens, and this server allows 15"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_the_limits_of_programs_are_the_servers_own(runtime, limit, program, message):
+    with running(runtime, **limit) as server:
+        assert message in str(error_of(server, asked(program)))
+        told = told_by(server, asked("program x()\n  %0 = start\n"))
+        assert told == [None]
+
+
 def test_a_place_is_taken_for_each_generation_at_a_time():
     backend = ScriptedBackend(completes="when released")
     with running(backend, max_requests=3) as server:
@@ -417,7 +434,11 @@ def test_made_up_tokens_are_errors_of_what_reads_them(server):
 
 
 def test_the_limits_are_those_of_the_page():
-    text = (programs.MAX_NODES, programs.MAX_STATES, programs.MAX_DEPTH, programs.MAX_TOKENS)
+    config = ServerConfig()
+    text = (
+        *(config.max_program_nodes, config.max_program_states),
+        *(config.max_program_depth, config.max_program_tokens),
+    )
     page = Path("docs/reference/wire.md").read_text()
     assert all(f"{number:,}" in page for number in text)
     assert ir.VERSION == 1

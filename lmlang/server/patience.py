@@ -1,0 +1,67 @@
+"""How long a client may take over a request's line and headers, which uvicorn leaves to it.
+
+connection ── headers complete ── body, answer ── idle ── first byte ── headers complete …
+    ╰── header_timeout ──╯   (body_timeout: bodies)   (uvicorn)    ╰── header_timeout ──╯
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+_TOO_SLOW = (
+    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n%s"
+)
+_BODY = (
+    b'{"error": {"message": "the headers of the request did not arrive in time.", '
+    b'"type": "invalid_request_error", "param": null, "code": null}}'
+)
+
+
+def patient(seconds: float) -> type[asyncio.Protocol]:
+    """The protocol of a connection whose headers arrive within so many seconds."""
+
+    class Patient(H11Protocol):
+        _waiting: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._wait()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.conn.their_state is not h11.IDLE:
+                self._stop()
+            elif self._waiting is None and self.conn.trailing_data[0]:
+                self._wait()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()  # which reads on in what came too early
+            if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+                self._unset_keepalive_if_required()
+                self._wait()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop()
+            super().connection_lost(exc)
+
+        def _wait(self) -> None:
+            self._stop()
+            self._waiting = self.loop.call_later(seconds, self._give_up)
+
+        def _stop(self) -> None:
+            if self._waiting is not None:
+                self._waiting.cancel()
+                self._waiting = None
+
+        def _give_up(self) -> None:
+            if not self.transport.is_closing():
+                if self.conn.trailing_data[0]:  # who has said nothing is told nothing
+                    self.transport.write(_TOO_SLOW % (len(_BODY), _BODY))
+                self.transport.close()
+
+    return Patient
