@@ -17,6 +17,7 @@
 #define TILE 64
 #define UNIT_ROWS 96    /* queries of a kv head in one unit */
 #define FEW_ROWS 16     /* up to so many, a unit has all kv heads: then slots are read in one go */
+#define FEW 4           /* queries up to which keys and values are used where they lie */
 #define MAX_LANES 16
 #define LOADING 6       /* loading a tile of keys and values costs as much as so many queries */
 #define LEAST_SHARE 4096 /* cost of a thread's share that is worth waking it for */

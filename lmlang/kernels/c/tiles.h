@@ -155,6 +155,118 @@ TARGET static void N(load_values)(const lm_attention *a, int head, const int32_t
     BY_TYPE(load_values_as, a, head, slots, n, ahead, stride, values)
 }
 
+/* Sums over the lanes of LANES vectors, one a lane. */
+INLINE vf N(sums)(vf x[LANES]) {
+    for (int i = 0; i < LANES; i += 4) {
+        vf a = SHUFFLED(x[i], x[i + 1], LOW1, 0) + SHUFFLED(x[i], x[i + 1], HIGH1, 0);
+        vf b = SHUFFLED(x[i + 2], x[i + 3], LOW1, 0) + SHUFFLED(x[i + 2], x[i + 3], HIGH1, 0);
+        x[i / 4] = SHUFFLED(a, b, LOW2, 0) + SHUFFLED(a, b, HIGH2, 0);
+    }
+#if LANES >= 8
+    for (int n = LANES / 4; n > 1; n /= 2)
+        for (int i = 0; i < n; i += 2)
+            x[i / 2] = SHUFFLED(x[i], x[i + 1], GROUPS, 0) + SHUFFLED(x[i], x[i + 1], GROUPS, 1);
+#endif
+    return x[0];
+}
+
+/* What `load_keys` and `multiply` do, for so few queries that it does not pay to turn the keys. */
+INLINE void N(score_few)(int m, int type, const lm_attention *a, int head, const int32_t *slots,
+                         int n, int ahead, const float *queries, float *scores) {
+    int width = lm_width(type), size = a->key_dim;
+    for (int j = 0; j < n; j += LANES) {
+        vf sums[FEW][LANES];
+        float scale[LANES];
+        for (int i = 0; i < LANES; i++) {
+            int64_t slot = slots[j + i < n ? j + i : n - 1];
+            const char *from = (const char *)a->k + (slot * a->k_stride + head * a->k_head) * width;
+            if (j + i < ahead)
+                N(fetch)(a->k, slots[TILE + j + i] * a->k_stride + head * a->k_head, size, width);
+            if (type == LM_I8) scale[i] = lm_scale(a, a->k_scale, slot, head);
+            vf sum[FEW];
+            int d = 0;
+            for (int r = 0; r < m; r++) sum[r] = (vf){0};
+            for (; d + LANES <= size; d += LANES) {
+                vf x = N(load_as)(from + (int64_t)d * width, type);
+                for (int r = 0; r < m; r++) sum[r] += x * N(load)(queries + (int64_t)r * size + d);
+            }
+            if (d < size) {
+                vf x = N(load_some)(from + (int64_t)d * width, type, size - d);
+                for (int r = 0; r < m; r++)
+                    sum[r] += x * N(load_some)(queries + (int64_t)r * size + d, LM_F32, size - d);
+            }
+            for (int r = 0; r < m; r++) sums[r][i] = sum[r];
+        }
+        for (int r = 0; r < m; r++) {
+            vf x = N(sums)(sums[r]);
+            if (type == LM_I8) x *= N(load)(scale);
+            N(store)(scores + r * TILE + j, x);
+        }
+    }
+}
+
+/* And what `load_values` and `multiply` do, for nv vectors from d on. */
+INLINE void N(add_part)(int m, int nv, int type, const lm_attention *a, int head,
+                        const int32_t *slots, int n, int ahead, const float *weights, int stride,
+                        int d, float *out) {
+    int width = lm_width(type), size = a->value_dim;
+    vf sum[FEW][WIDE];
+    for (int r = 0; r < m; r++)
+        for (int i = 0; i < nv; i++) sum[r][i] = N(load)(out + (int64_t)r * stride + d + i * LANES);
+    for (int j = 0; j < n; j++) {
+        int64_t slot = slots[j];
+        const char *from = (const char *)a->v + (slot * a->v_stride + head * a->v_head + d) * width;
+        float scale = type == LM_I8 ? lm_scale(a, a->v_scale, slot, head) : 1.0f;
+        if (d == 0 && j < ahead)
+            N(fetch)(a->v, slots[TILE + j] * a->v_stride + head * a->v_head, size, width);
+        for (int i = 0; i < nv; i++) {
+            vf x = nv > 1 ? N(load_as)(from + i * LANES * width, type)
+                          : N(load_some)(from, type, size - d < LANES ? size - d : LANES);
+            if (type == LM_I8) x *= scale;
+            for (int r = 0; r < m; r++) sum[r][i] += x * weights[r * TILE + j];
+        }
+    }
+    for (int r = 0; r < m; r++)
+        for (int i = 0; i < nv; i++) N(store)(out + (int64_t)r * stride + d + i * LANES, sum[r][i]);
+}
+
+INLINE void N(add_few)(int m, int type, const lm_attention *a, int head, const int32_t *slots,
+                       int n, int ahead, const float *weights, int stride, float *out) {
+    int size = a->value_dim, d = 0;
+    for (; d + WIDE * LANES <= size; d += WIDE * LANES)
+        N(add_part)(m, WIDE, type, a, head, slots, n, ahead, weights, stride, d, out);
+    for (; d < size; d += LANES) N(add_part)(m, 1, type, a, head, slots, n, ahead, weights, stride, d, out);
+}
+
+#define FEW_BY_TYPE(m)                                                                \
+    case m:                                                                           \
+        switch (a->kv_type) {                                                         \
+        case LM_BF16: FEW_OF(m, LM_BF16); break;                                      \
+        case LM_F16: FEW_OF(m, LM_F16); break;                                        \
+        case LM_I8: FEW_OF(m, LM_I8); break;                                          \
+        default: FEW_OF(m, LM_F32);                                                   \
+        }                                                                             \
+        break;
+
+TARGET static void N(scores)(int m, const lm_attention *a, int head, const int32_t *slots, int n,
+                             int ahead, const float *queries, float *scores) {
+    switch (m) {
+#define FEW_OF(m, type) N(score_few)(m, type, a, head, slots, n, ahead, queries, scores)
+        FEW_BY_TYPE(1) FEW_BY_TYPE(2) FEW_BY_TYPE(3) FEW_BY_TYPE(4)
+#undef FEW_OF
+    }
+}
+
+TARGET static void N(add_values)(int m, const lm_attention *a, int head, const int32_t *slots,
+                                 int n, int ahead, const float *weights, int stride, float *out) {
+    switch (m) {
+#define FEW_OF(m, type) N(add_few)(m, type, a, head, slots, n, ahead, weights, stride, out)
+        FEW_BY_TYPE(1) FEW_BY_TYPE(2) FEW_BY_TYPE(3) FEW_BY_TYPE(4)
+#undef FEW_OF
+    }
+}
+#undef FEW_BY_TYPE
+
 /* Scores of one query to weights, in place; its largest score and its sum go along.
 
    Of the n scores it sees lo .. hi-1. Returns what the results so far must be multiplied with. */
@@ -230,9 +342,13 @@ TARGET static int N(attend)(const lm_attention *a, const unit *u, int first, int
         ahead = tile + 1 < last ? (ahead < TILE ? ahead : TILE) : 0;
         for (int h = 0; h < u->heads; h++) {
             int at = h * m, filled = (n + LANES - 1) / LANES * LANES;
-            N(load_keys)(a, u->head + h, slots, n, ahead, r->keys);
-            N(multiply)(m, n, a->key_dim, r->queries + (int64_t)at * a->key_dim, a->key_dim,
-                        r->keys, TILE, r->scores, TILE, 0);
+            const float *queries = r->queries + (int64_t)at * a->key_dim;
+            if (m <= FEW) {
+                N(scores)(m, a, u->head + h, slots, n, ahead, queries, r->scores);
+            } else {
+                N(load_keys)(a, u->head + h, slots, n, ahead, r->keys);
+                N(multiply)(m, n, a->key_dim, queries, a->key_dim, r->keys, TILE, r->scores, TILE, 0);
+            }
             for (int i = 0; i < m; i++) {
                 int lo = 0, hi = n;
                 if (a->causal) {
@@ -246,9 +362,13 @@ TARGET static int N(attend)(const lm_attention *a, const unit *u, int first, int
                 float *out = s->out + (int64_t)(at + i) * values;
                 for (int d = 0; d < values; d += LANES) N(store)(out + d, N(load)(out + d) * kept);
             }
-            N(load_values)(a, u->head + h, slots, n, ahead, values, r->values);
-            N(multiply)(m, a->value_dim, n, r->scores, TILE, r->values, values,
-                        s->out + (int64_t)at * values, values, 1);
+            float *out = s->out + (int64_t)at * values;
+            if (m <= FEW) {
+                N(add_values)(m, a, u->head + h, slots, n, ahead, r->scores, values, out);
+            } else {
+                N(load_values)(a, u->head + h, slots, n, ahead, values, r->values);
+                N(multiply)(m, a->value_dim, n, r->scores, TILE, r->values, values, out, values, 1);
+            }
         }
     }
     for (int i = 0; i < all; i++) {
