@@ -147,7 +147,7 @@ def plan_paged(
             )
             continue
         if whole is None:
-            whole = _rows(rows, [row.table for row in rows], tables, transfer)
+            whole = _rows(rows, [[row.table] for row in rows], tables, transfer)
         made[window] = PagedParts(whole, ())
     return PagedPlan(stores, transfer.put_last(*tables.parts), made)
 
@@ -211,10 +211,10 @@ class _Tables:
         self.parts: list[IntArray] = []
         self._length = 0
 
-    def add(self, slots: Seq[IntArray]) -> IntArray:
-        """Where each begins, and where the last one ends."""
-        starts = self._length + _starts([len(each) for each in slots])
-        self.parts += slots
+    def add(self, slots: Seq[Seq[IntArray]]) -> IntArray:
+        """Where each, given in parts, begins, and where the last one ends."""
+        starts = self._length + _starts([sum(map(len, parts)) for parts in slots])
+        self.parts += [part for parts in slots for part in parts]
         self._length = int(starts[-1])
         return starts
 
@@ -223,8 +223,8 @@ def _starts(lengths: Seq[int]) -> IntArray:
     return np.concatenate([[0], np.cumsum(np.array(lengths, dtype=np.int64))])
 
 
-def _shared(rows: Seq[RowSlots], window: int) -> tuple[list[list[Stretch]], list[IntArray]]:
-    """What rows share, in levels, and every row's table without it."""
+def _shared(rows: Seq[RowSlots], window: int) -> tuple[list[list[Stretch]], list[list[IntArray]]]:
+    """What rows share, in levels, and every row's table without it, in parts."""
     members = [
         i
         for i, row in enumerate(rows)
@@ -245,16 +245,20 @@ def _shared(rows: Seq[RowSlots], window: int) -> tuple[list[list[Stretch]], list
         else:
             for i in stretch.rows:
                 rest[i].append(stretch.slots)
-    tables = [
-        np.concatenate([*rest[i], row.own]) if i in rest else row.table
-        for i, row in enumerate(rows)
-    ]
+    tables = [[*rest[i], row.own] if i in rest else [row.table] for i, row in enumerate(rows)]
     return levels, tables
 
 
 def _meet(stretch: Stretch, level: list[Stretch]) -> bool:
     """Whether a stretch and one of a level have a row in common."""
     return any(not set(other.rows).isdisjoint(stretch.rows) for other in level)
+
+
+def _queries(rows: Seq[RowSlots]) -> IntArray:
+    """Places of their tokens in the batch."""
+    if all(row.count == 1 for row in rows):
+        return np.array([row.start for row in rows], dtype=np.int64)
+    return np.concatenate([row.queries for row in rows])
 
 
 def _level(
@@ -269,14 +273,14 @@ def _level(
 
     Queries without a stretch are then the first group after those with one, and have an empty one.
     """
-    groups = [np.concatenate([rows[i].queries for i in stretch.rows]) for stretch in stretches]
-    slots = [stretch.slots for stretch in stretches]
+    groups = [_queries([rows[i] for i in stretch.rows]) for stretch in stretches]
+    slots = [[stretch.slots] for stretch in stretches]
     if even:
         left = np.delete(np.arange(len(rows)), np.concatenate(groups))
         spare = (1 << (len(groups) - 1).bit_length()) - len(groups)
         nothing = left[:0]
         groups += [left, *[nothing] * spare]
-        slots += [nothing] * (spare + 1)
+        slots += [[nothing]] * (spare + 1)
     return Level(
         transfer.put(*groups),
         transfer.put(_starts([len(group) for group in groups])),
@@ -285,7 +289,7 @@ def _level(
 
 
 def _rows(
-    rows: Seq[RowSlots], slots: Seq[IntArray], tables: _Tables, transfer: Transfer
+    rows: Seq[RowSlots], slots: Seq[Seq[IntArray]], tables: _Tables, transfer: Transfer
 ) -> tuple[Rows, ...]:
     """Rows of one token, and those of more."""
     made = []
@@ -293,7 +297,7 @@ def _rows(
         some = [i for i, row in enumerate(rows) if (row.count == 1) == single]
         if not some:
             continue
-        queries = np.concatenate([rows[i].queries for i in some])
+        queries = _queries([rows[i] for i in some])
         index: Index = slice(int(queries[0]), int(queries[-1]) + 1)
         if len(queries) != queries[-1] - queries[0] + 1:
             index = transfer.put_wide(queries)
