@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from lmlang.errors import ModelError, ProgramError
 from lmlang.kernels.quant import Int8Weight, Weight
@@ -128,7 +130,11 @@ def test_a_model_that_reads_the_weights_of_its_layers_is_refused(
 
 @pytest.mark.parametrize(
     ("method", "packages"),
-    [("gptq", "gptqmodel optimum accelerate"), ("awq", "gptqmodel accelerate")],
+    [
+        ("gptq", "gptqmodel optimum accelerate"),
+        ("awq", "gptqmodel accelerate"),
+        ("compressed-tensors", "compressed-tensors accelerate"),
+    ],
 )
 def test_what_comes_quantised_needs_its_packages(
     method: str,
@@ -149,6 +155,36 @@ def test_what_comes_quantised_needs_its_packages(
         open_model(folder, implementation="native")
     with pytest.raises(ModelError, match=f"quantised by '{method}' already: leave it out"):
         open_model(folder, quantize="int8")
+
+
+def test_a_model_that_comes_quantised_is_computed_by_transformers(tmp_path: Path) -> None:
+    """In blocks of float8, which transformers widens by itself on a CPU."""
+    pytest.importorskip("accelerate", reason="accelerate is not installed: pip install accelerate")
+    folder, plain, side = tmp_path / "model", tmp_path / "plain", 16
+    save(folder, "llama")
+    shutil.copytree(folder, plain)
+    stored, stands_for = {}, {}
+    for name, weight in load_file(folder / "model.safetensors").items():
+        stored[name] = stands_for[name] = weight
+        if name.endswith("proj.weight"):
+            outputs, inputs = weight.shape
+            blocks = weight.view(outputs // side, side, inputs // side, side)
+            scales = blocks.abs().amax((1, 3)) / 448
+            small = (blocks / scales[:, None, :, None]).to(torch.float8_e4m3fn)
+            stored[name], stored[f"{name}_scale_inv"] = small.reshape(weight.shape), scales
+            stands_for[name] = (small.float() * scales[:, None, :, None]).reshape(weight.shape)
+    for where, weights in ((folder, stored), (plain, stands_for)):
+        save_file(weights, where / "model.safetensors", metadata={"format": "pt"})
+    said(
+        folder,
+        quantization_config={
+            "quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [side, side]
+        },
+    )  # fmt: skip
+    quantised, wanted = open_model(folder), open_model(plain)
+    assert (quantised.implementation, wanted.implementation) == ("transformers", "native")
+    got, known = (oracle.choice_logprobs(m.model, LONG[:9], LONG[9:]) for m in (quantised, wanted))
+    assert got == pytest.approx(known, abs=1e-4)
 
 
 def answers(rt: Runtime) -> list[Output]:

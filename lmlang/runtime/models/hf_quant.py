@@ -23,6 +23,7 @@ NEEDED: Mapping[str, Sequence[str]] = {
     "bitsandbytes": ("bitsandbytes", "accelerate"),
     "compressed-tensors": ("compressed-tensors", "accelerate"),
     "torchao": ("torchao", "accelerate"),
+    "fp8": ("accelerate",),
 }
 """By method of quantisation the packages, as pip names them, without which transformers loads
 none; it says so itself of the methods that are not here."""
