@@ -21,7 +21,10 @@ CONFIG = {
 
 def save(folder: Path, kind: str, **changes: Any) -> Any:
     """Write a random model of a type as transformers does, and give it."""
-    config = zoo.tiny_config(kind, **(zoo.RUNS.get(kind, {}) | {"vocab_size": VOCAB} | changes))
+    own = (zoo.RUNS | zoo.MORE).get(kind, {})
+    vocab = {name: VOCAB for name in ("vocab_size", "vocab_size_per_layer_input") if
+             name == "vocab_size" or name in own}  # fmt: skip
+    config = zoo.tiny_config(kind, **(own | vocab | changes))
     model = zoo.tiny_transformer(config)
     model.save_pretrained(folder)
     write(folder, byte_level_json(), tokenizer_config=CONFIG)

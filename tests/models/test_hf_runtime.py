@@ -12,6 +12,7 @@ import torch
 import lmlang as lm
 from lmlang.errors import ProgramError
 from lmlang.protocol import Prompt, ScoreRequest, Text
+from tests.models import zoo
 from tests.models.folders import save
 from tests.models.paged import whole
 from tests.reference import greedy
@@ -37,9 +38,14 @@ def branches(s: Any, text: str) -> Any:
     return [list(fork.meta("x").tokens) for fork in forks]
 
 
-@pytest.fixture(scope="module", params=["gpt_neox", "gpt_oss"])
+KINDS = ["gpt_neox", "gpt_oss", "deepseek_v3", "gemma4_text"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def model(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """A plain model, and one with windows, sinks and experts."""
+    """A plain model; windows, sinks and experts; values of another size; layers of two sizes."""
+    if why := zoo.missing(request.param):
+        pytest.skip(why)
     folder = tmp_path_factory.mktemp("model") / request.param
     return folder, save(folder, request.param)
 
