@@ -146,11 +146,12 @@ class Scheduler:
         They need nothing computed: the logits of the prompt's last token are theirs as well.
         """
         admitted: list[Sequence] = []
-        if not self._share:
+        led = self._samples.led_by(leader) if self._share else []
+        if not led:  # as at nearly every token
             return admitted
         length = len(leader.prompt)
         expected = sum(self._expected(s, s.lease.capacity) for s in self.running if s.lease)
-        for sequence in self._samples.led_by(leader):
+        for sequence in led:
             if len(self.running) >= self.max_running:
                 break
             found = self.cache.match(sequence.prompt, length, sequence.namespace)
