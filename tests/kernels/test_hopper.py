@@ -17,7 +17,17 @@ from lmlang.kernels.paged import PagedKV
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install triton")
 
-from lmlang.kernels.triton import attention, decode, states, tiles
+from lmlang.kernels.triton import (
+    activation,
+    attention,
+    bitmask,
+    decode,
+    norm,
+    rope,
+    sampling,
+    states,
+    tiles,
+)
 from tests.kernels.compiled import Compiled, compiling
 
 SHARED_MEMORY = {86: 99 * 1024, 90: 227 * 1024}
@@ -72,6 +82,35 @@ def merging() -> None:
     states.merge_states(out, lse, out, lse, index(64))
 
 
+def norms(width: int) -> None:
+    x, weight = empty(64, width), empty(width)
+    norm.rms_norm(x, weight, 1e-5)
+    norm.add_rms_norm(x, x, weight, 1e-5)
+    norm.add_rms_norm_at(x, x, index(8), weight, 1e-5)
+
+
+def gates(width: int) -> None:
+    activation.silu_mul(empty(64, 2 * width))
+    activation.gelu_tanh_mul(empty(64, 2 * width))
+
+
+def turned(size: int, kv: torch.dtype = half) -> None:
+    """48 heads of a token turned, and those of keys and values stored, in one pass and apart."""
+    qkv, angles, layer = empty(64, 48, size), empty(64, 1, size // 2), pool(size, size, kv)
+    tensors = (layer.k, layer.v, layer.k_scale, layer.v_scale)
+    norm.rms_norm(qkv[:, :40], empty(40, size), 1e-5)
+    rope.apply_rope(qkv[:, :40], angles, angles)
+    rope.rope_store(qkv, angles, angles, 32, index(64), *tensors)
+    rope.store(index(64), qkv[:, 32:40], qkv[:, 40:], *tensors)
+
+
+def drawn(truncates: bool) -> None:
+    scores, each = empty(64, 128_256, dtype=single), empty(64, dtype=single)
+    bitmask.apply_bitmask(scores, empty(64, 4_008, dtype=torch.int32), index(64).long())
+    words = empty(2, 64, dtype=torch.int32).T
+    sampling.draw(scores, words, each, index(64), each, each, truncates)
+
+
 Launch = Callable[[], None]
 MATRIX: dict[str, Launch] = {
     "prefill 128": lambda: prefill(128, 128),
@@ -99,6 +138,14 @@ PLAIN: dict[str, Launch] = {
     "prefill 256 float32": lambda: prefill(256, 256, single),
     "rows 256 float32 over int8": lambda: rows(256, 256, single, int8),
     "merged states": merging,
+    "norms of 4,096": lambda: norms(4_096),
+    "norms of 16,384": lambda: norms(16_384),
+    "gates": lambda: gates(14_336),
+    "heads of 128": lambda: turned(128),
+    "heads of 96 to int8": lambda: turned(96, int8),
+    "heads of 256 to int8": lambda: turned(256, int8),
+    "draws": lambda: drawn(False),
+    "draws that truncate": lambda: drawn(True),
 }
 """Launches without tensor cores."""
 SMALLER = (

@@ -49,6 +49,7 @@ def _gated(gate_up: Tensor, *, gelu: bool) -> Tensor:
     out = torch.empty((tokens, width), dtype=gate_up.dtype, device=gate_up.device)
     if out.numel():
         gate_kernel[(tokens, triton.cdiv(width, BLOCK))](
-            gate_up, out, width, gate_up.stride(0), GELU=gelu, BLOCK=BLOCK, num_warps=4
-        )
+            gate_up, out, width, gate_up.stride(0),
+            GELU=gelu, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True,
+        )  # fmt: skip
     return out

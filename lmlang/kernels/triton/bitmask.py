@@ -35,5 +35,6 @@ def apply_bitmask(logits: Tensor, masks: Tensor, rows: Tensor) -> None:
     check("rows", rows, (len(masks),), (torch.int64, torch.int32), device)
     if len(masks) and vocab:
         bitmask_kernel[(len(masks), triton.cdiv(vocab, BLOCK))](
-            logits, masks, rows, vocab, logits.stride(0), masks.stride(0), BLOCK=BLOCK, num_warps=8
-        )
+            logits, masks, rows, vocab, logits.stride(0), masks.stride(0),
+            BLOCK=BLOCK, num_warps=8, enable_fp_fusion=True,
+        )  # fmt: skip

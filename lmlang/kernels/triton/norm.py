@@ -111,7 +111,7 @@ def _launch(
     norm_kernel[(triton.cdiv(rows, tile),)](
         x, residual, at, weight, out, rows, heads, width, *strides, eps,
         ADD=add, KEEP=keep, GATHER=gather, ROWS=tile, BLOCK=block,
-        num_warps=warps_of(tile * block),
+        num_warps=warps_of(tile * block), enable_fp_fusion=True,
     )  # fmt: skip
 
 

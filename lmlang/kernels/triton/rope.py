@@ -187,6 +187,7 @@ def store(
                 slots, new, pool, scale, heads, new.stride(0), new.stride(1),
                 pool.stride(0), 0 if scale is None else scale.stride(0),
                 DIM=size, BLOCK=block, HEADS=tile, num_warps=warps_of(tile * block),
+                enable_fp_fusion=True,
             )  # fmt: skip
 
 
@@ -229,4 +230,5 @@ def _launch(
         turned, queries, heads - turned, x.stride(0), x.stride(1), k.stride(0), v.stride(0),
         0 if k_scale is None else k_scale.stride(0), 0 if v_scale is None else v_scale.stride(0),
         STORE=store, DIM=size, HALF=half, HEADS=tile, num_warps=warps_of(2 * tile * half),
+        enable_fp_fusion=True,
     )  # fmt: skip
