@@ -25,7 +25,7 @@ users of a machine can see. Each key has a cache of its own; only an administrat
 /metrics, /flush_cache, /abort_request and /server_info. SIGTERM and Ctrl-C let what is under way
 end; a second one ends at once. The log is one line of JSON for each request, without prompts.
 """
-MODEL = ("model", "revision", "offline", "dtype", "device", "chat_template")
+MODEL = ("model", "implementation", "revision", "offline", "dtype", "device", "chat_template")
 ENGINE = ("kv_tokens", "memory_fraction", "host_kv_gb", "max_batch_tokens", "max_running")
 ENGINE_WORDS = ("policy", "speculative", "deterministic", "heartbeat", "lora")
 LIMITS = ("max_requests", "max_body", "max_samples", "max_batch")
@@ -82,6 +82,9 @@ def _add_serve_options(parser: argparse.ArgumentParser) -> None:
         "SmolLM2-135M-Instruct without it",
     )
     model.add_argument("--name", metavar="NAME", help="what clients call the model")
+    model.add_argument(
+        "--implementation", metavar="CODE", help="native or transformers; native where it can"
+    )
     model.add_argument("--revision", metavar="REVISION", help="of a model on the hub")
     model.add_argument("--offline", action="store_true", default=None, help="use the cache alone")
     model.add_argument("--dtype", metavar="TYPE", help="float32, bfloat16 or float16")
