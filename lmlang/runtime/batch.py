@@ -20,7 +20,7 @@ from lmlang.runtime.attention import AttentionPlan, plan_attention
 from lmlang.runtime.cache.radix import IntArray
 from lmlang.runtime.cuda_graphs import Key, Padding
 from lmlang.runtime.exact_attention import ExactPlan, plan_exact
-from lmlang.runtime.paged_plan import PagedPlan, paged_words, plan_paged
+from lmlang.runtime.paged_plan import MIN_SAVED_ON_CPU, PagedPlan, paged_words, plan_paged
 from lmlang.runtime.scheduler import Plan
 from lmlang.runtime.sequence import PieceTask, Sequence
 from lmlang.runtime.sharing import RowSlots
@@ -133,7 +133,9 @@ def build_paged_batch(
     ids, positions, logits_at = (
         transfer.put_wide(*parts) for parts in (laid.ids, laid.positions, laid.logits_at)
     )
-    attention = plan_paged(laid.rows, transfer, windows, even=padding is not None)
+    even = padding is not None
+    least = MIN_SAVED_ON_CPU if device.type == "cpu" and not even else None
+    attention = plan_paged(laid.rows, transfer, windows, even=even, least=least)
     transfer.send()
     graph = None if padding is None else (padding.size, attention.form)
     return Batch(ids, positions, attention, logits_at, tuple(laid.logit_rows), graph, adapters)

@@ -27,7 +27,7 @@ from lmlang.errors import (
 from lmlang.grammar.compiler import Compiler, Grammar
 from lmlang.grammar.spec import Spec
 from lmlang.grammar.vocabulary import Vocabulary
-from lmlang.kernels.forms import use_reference
+from lmlang.kernels.forms import form_of, use_reference
 from lmlang.protocol import (
     BackendInfo,
     CacheTree,
@@ -242,6 +242,7 @@ class Runtime:
         self._compiler = Compiler()
         self._grammars = GrammarCounts()
         graphs, cuda = _graphs(opened, config, slots), model.device.type == "cuda"
+        has_c = form_of(torch.empty(0, device=model.device)) == "c"
         make = partial(made_pool, kv_layers=model.kv_layers, dtype=kv_dtype)
         pool = make("kv_tokens", tokens=slots + (graphs is not None), device=model.device)
         host = None
@@ -266,7 +267,7 @@ class Runtime:
             pool,
             adapters=adapters,
             deterministic=config.deterministic,
-            paged=cuda,
+            paged=cuda or (has_c and not config.deterministic),
             graphs=graphs,
         )
         self._engine = Engine(

@@ -45,6 +45,9 @@ MIN_SAVED = 8_192
 
 Not measured yet: what a call and a merge of a few microseconds cost a model of 8 key heads.
 """
+MIN_SAVED_ON_CPU = 2_048
+"""The same on a CPU, where a call and a merge cost 40 us, and 64 slots of three key heads about
+2.5 us from the cache and 5 from memory."""
 MAX_SHARED_CHUNK = 64
 """Longer chunks share nothing: their own queries read each slot often enough."""
 MAX_LEVELS = 2
@@ -122,7 +125,12 @@ def paged_words(rows: Seq[RowSlots], windows: Seq[int]) -> int:
 
 
 def plan_paged(
-    rows: Seq[RowSlots], transfer: Transfer, windows: Seq[int] = (0,), *, even: bool = False
+    rows: Seq[RowSlots],
+    transfer: Transfer,
+    windows: Seq[int] = (0,),
+    *,
+    even: bool = False,
+    least: int | None = None,
 ) -> PagedPlan:
     """The plan for these rows in layers of these windows; its numbers go by the transfer.
 
@@ -133,13 +141,14 @@ def plan_paged(
         even: Rows of one token each: the sizes of all but the table depend on nothing but the
             number of rows and the plan's form, so that a recorded pass can be run with other
             numbers.
+        least: Slots that need not be read, from which on a stretch is shared; None is `MIN_SAVED`.
     """
     stores = transfer.put_wide(*(row.own for row in rows))
     tables = _Tables()
     whole: tuple[Rows, ...] | None = None
     made: dict[int, PagedParts] = {}
     for window in windows:
-        levels, cut = _shared(rows, window)
+        levels, cut = _shared(rows, window, MIN_SAVED if least is None else least)
         if levels:
             own = _rows(rows, cut, tables, transfer)
             made[window] = PagedParts(
@@ -223,17 +232,22 @@ def _starts(lengths: Seq[int]) -> IntArray:
     return np.concatenate([[0], np.cumsum(np.array(lengths, dtype=np.int64))])
 
 
-def _shared(rows: Seq[RowSlots], window: int) -> tuple[list[list[Stretch]], list[list[IntArray]]]:
-    """What rows share, in levels, and every row's table without it, in parts."""
+def _shared(
+    rows: Seq[RowSlots], window: int, least: int
+) -> tuple[list[list[Stretch]], list[list[IntArray]]]:
+    """What rows share, in levels, and every row's table without it, in parts.
+
+    A stretch is shared where so many slots at least need not be read then.
+    """
     members = [
         i
         for i, row in enumerate(rows)
         if row.count <= MAX_SHARED_CHUNK and not row.is_banded(window)
     ]
-    if sum(len(rows[i].context) for i in members) < MIN_SAVED:
+    if sum(len(rows[i].context) for i in members) < least:
         return [], []
     stretches, rest = share(
-        rows, members, window, lambda length, sharers: length * (sharers - 1) >= MIN_SAVED
+        rows, members, window, lambda length, sharers: length * (sharers - 1) >= least
     )
     levels: list[list[Stretch]] = []
     for stretch in sorted(stretches, key=lambda s: -len(s.slots) * (len(s.rows) - 1)):
