@@ -16,12 +16,17 @@ from lmlang.kernels.quant import Int8Weight, Weight
 from lmlang.protocol import Output
 from lmlang.runtime.local import Runtime
 from lmlang.runtime.models import hf_quant
+from lmlang.runtime.models.adapters import AdapterRows
+from lmlang.runtime.models.causal import CausalLM, Inputs
 from lmlang.runtime.models.hf import HFModel
 from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.models.loader import load_folder, load_gguf
+from lmlang.runtime.models.lora import read_lora
 from lmlang.runtime.models.opened import open_model
 from tests.models.folders import said, save
+from tests.reference import causal_attention
 from tests.runtime import oracle
+from tests.runtime.adapters import write_lora
 from tests.runtime.test_engine import request
 from tests.tiny import tiny_shape, write_tiny_gguf
 
@@ -108,6 +113,30 @@ def test_a_model_of_transformers_has_int8_layers(kind: str, folders: Mapping[str
     got, wanted = (oracle.choice_logprobs(m.model, LONG[:40], LONG[40:]) for m in (small, plain))
     assert got == pytest.approx(wanted, abs=0.1)
     assert got != pytest.approx(wanted, abs=1e-6)
+
+
+@pytest.mark.parametrize("implementation", ["native", "transformers"])
+def test_adapters_act_beside_int8_as_beside_the_numbers_it_stands_for(
+    implementation: str, tmp_path: Path
+) -> None:
+    folder, module = tmp_path / "model", "model.layers.1.mlp.down_proj"
+    save(folder, "llama")
+    model = open_model(folder, implementation=implementation, quantize="int8").model
+    plain = open_model(folder, implementation=implementation).model
+    sizes = load_file(folder / "model.safetensors")[f"{module}.weight"].shape[::-1]
+    write_lora(tmp_path / "lora", {module: (sizes[0], sizes[1])}, strength=2.0)
+    lora = read_lora("a", tmp_path / "lora")
+
+    def scores(of: CausalLM, *, adapted: bool) -> torch.Tensor:
+        every = torch.arange(len(LONG))
+        rows = (AdapterRows(of.adapter(lora, "model"), slice(0, len(LONG))),) if adapted else ()
+        inputs = Inputs(torch.tensor(LONG), every, every, rows)
+        with torch.inference_mode():
+            return of.forward(inputs, causal_attention()).log_softmax(-1)
+
+    with_it, without = scores(model, adapted=True), scores(model, adapted=False)
+    off, change = (with_it - scores(plain, adapted=True)).abs(), (with_it - without).abs()
+    assert 0 < off.mean() < change.mean() / 10
 
 
 def test_a_model_whose_numbers_are_mostly_elsewhere_is_refused(
