@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from lmlang.errors import ModelError
+from lmlang.protocol import Prompt, Request, SamplingParams, Text
 from lmlang.runtime.attention import plan_attention
 from lmlang.runtime.batch import Batch
 from lmlang.runtime.cache.pool import KVPool
+from lmlang.runtime.local import Runtime
 from lmlang.runtime.model_runner import ModelRunner
 from lmlang.runtime.models.hf import HFModel
 from lmlang.runtime.models.lora import read_lora
@@ -20,6 +22,7 @@ from lmlang.runtime.sharing import RowSlots
 from tests.models import zoo
 from tests.models.paged import on_our_pool, whole
 from tests.runtime.adapters import Made, write_lora
+from tests.tiny import tiny_template, tiny_tokenizer
 
 KINDS = ("llama", "gpt2", "phi3", "deepseek_v3", "gpt_oss", "qwen3_moe", "gemma2")
 
@@ -35,9 +38,9 @@ def linear_layers(model: Any) -> dict[str, tuple[int, int]]:
     return found
 
 
-def merged(kind: str, made: Made) -> Any:
+def merged(kind: str, made: Made, **changes: Any) -> Any:
     """transformers' model with an adapter added to its weights."""
-    model = zoo.tiny_transformer(zoo.tiny_config(kind, **zoo.RUNS[kind]))
+    model = zoo.tiny_transformer(zoo.tiny_config(kind, **(zoo.RUNS[kind] | changes)))
     with torch.no_grad():
         for name, delta in made.added.items():
             module = model.get_submodule(name)
@@ -96,6 +99,33 @@ def test_rows_of_one_batch_have_different_adapters_or_none(kind: str, tmp_path: 
     assert (whole(references["one"], ids) - whole(plain, ids)).abs().max() > 1e-2
 
 
+def test_a_runtime_chooses_adapters_by_name(tmp_path: Path) -> None:
+    changes = zoo.RUNS["phi3"] | {"vocab_size": 286}
+    layers = linear_layers(zoo.tiny_transformer(zoo.tiny_config("phi3", **changes)))
+    made = write_lora(tmp_path, layers, seed=4)
+    plain, other = (
+        zoo.tiny_transformer(zoo.tiny_config("phi3", **changes)),
+        merged("phi3", made, vocab_size=286),
+    )
+    model, prompt = on_our_pool("phi3", **changes), "hello world and the user"
+    params = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
+    with Runtime.over(
+        model, tiny_tokenizer(), tiny_template(), lora={"mine": tmp_path}, kv_tokens=500
+    ) as rt:
+        asked = [
+            rt.generate(Request(Prompt.of(Text(prompt)), params, lora=lora))
+            for lora in (None, "mine", None, "mine")
+        ]
+        found = [list(generation.result(timeout=60).ids) for generation in asked]
+        rt.check()
+    for ids, reference in zip(found, (plain, other) * 2, strict=True):
+        before = tiny_tokenizer().encode(prompt)
+        for token in ids:
+            scores = whole(reference, before)[-1]
+            assert scores[token] >= scores.max() - 1e-4
+            before.append(token)
+
+
 def test_what_an_adapter_cannot_change_is_refused(tmp_path: Path) -> None:
     model = on_our_pool("llama", **zoo.RUNS["llama"])
     for name, size, message in (
@@ -109,11 +139,14 @@ def test_what_an_adapter_cannot_change_is_refused(tmp_path: Path) -> None:
             model.adapter(read_lora("one", folder), "tiny")
 
 
-def test_a_layer_whose_weight_is_read_without_a_call_is_refused(tmp_path: Path) -> None:
+def test_a_layer_that_does_not_see_every_token_by_a_call_is_refused(tmp_path: Path) -> None:
     model = on_our_pool("llama", **zoo.RUNS["llama"])
     mlp = model.module.model.layers[0].mlp
     up = mlp.up_proj
-    mlp.forward = lambda x: mlp.down_proj(mlp.gate_proj(x) * (x @ up.weight.T))
     write_lora(tmp_path, {"model.layers.0.mlp.up_proj": (64, 64)})
+    mlp.forward = lambda x: mlp.down_proj(mlp.gate_proj(x) * (x @ up.weight.T))
     with pytest.raises(ModelError, match="whose weight that model reads without calling it"):
+        model.adapter(read_lora("one", tmp_path), "tiny")
+    mlp.forward = lambda x: mlp.down_proj(mlp.gate_proj(x) * up(x[:, :1]))
+    with pytest.raises(ModelError, match="was called with 1 of 2 tokens"):
         model.adapter(read_lora("one", tmp_path), "tiny")

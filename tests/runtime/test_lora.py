@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import lmlang as lm
 from lmlang.errors import LMLangError, ModelError, ProgramError, ProgramTypeError
+from lmlang.kernels.quant import quantise_weight
 from lmlang.protocol import Generation, Prompt, Request, SamplingParams, ScoreRequest, Text
 from lmlang.runtime.attention import plan_attention
 from lmlang.runtime.batch import Batch
@@ -31,6 +32,7 @@ from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.models.lora import read_lora
 from lmlang.runtime.shape import LayerKind, ModelShape, Rope
 from lmlang.runtime.sharing import RowSlots
+from lmlang.testing import ScriptedBackend
 from tests.reference import causal_attention
 from tests.runtime import oracle
 from tests.runtime.adapters import Made, write_lora
@@ -128,6 +130,16 @@ def test_an_adapter_takes_the_dtype_of_its_model(tmp_path: Path) -> None:
     ids = list(range(40, 70))
     exact = logits(merged(SHAPE, tiny_weights(SHAPE), made), ids)
     near(logits(LlamaModel(SHAPE, half), ids, tmp_path), exact, 0.1)
+
+
+def test_an_adapter_acts_beside_quantised_weights(tmp_path: Path) -> None:
+    made = write_lora(tmp_path, modules_of(SHAPE))
+    products = {name for name in tiny_weights(SHAPE) if name.endswith(("qkv", "out", "up", "down"))}
+    exact = tiny_weights(SHAPE)
+    whole = {n: quantise_weight(w) if n in products else w for n, w in exact.items()}
+    rounded = {n: w if isinstance(w, torch.Tensor) else w.widened() for n, w in whole.items()}
+    ids = list(range(40, 80))  # so many rows that the weights are widened, and nothing is rounded
+    near(logits(LlamaModel(SHAPE, whole), ids, tmp_path), logits(merged(SHAPE, rounded, made), ids))
 
 
 @pytest.fixture(scope="module")
@@ -296,6 +308,20 @@ def test_programs_choose_their_adapter(
         warmed = tale.options(lora="all").cache(rt)
         assert {node.namespace for node in rt.tree().nodes} == {cache_namespace("", "all")}
         assert warmed == len(prompt)
+
+
+def test_all_that_a_program_asks_for_names_its_adapter() -> None:
+    backend = ScriptedBackend(["so", "a thought", "three", "b"])
+
+    @lm.function
+    def tale(s: lm.ProgramState) -> None:
+        s += lm.gen("one") + lm.gen("two", regex="[a-z]+", think=8) + lm.select("pick", ["a", "b"])
+
+    tale(backend=backend, lora="mine")
+    assert [request.lora for request in backend.requests] == ["mine"] * 4
+    for wrong, message in (("", "has 0 characters"), (3, "must be the name of an adapter")):
+        with pytest.raises(ProgramError, match=message):
+            tale(backend=backend, lora=wrong)
 
 
 def test_a_gguf_file_takes_adapters_too(
