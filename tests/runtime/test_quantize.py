@@ -186,6 +186,19 @@ def test_what_comes_quantised_needs_its_packages(
         open_model(folder, quantize="int8")
 
 
+def test_quantised_weights_are_not_taken_for_plain_ones(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    save(folder, "llama")
+    weights = load_file(folder / "model.safetensors")
+    packed = {
+        name.replace("proj.weight", "proj.qweight"): weight.int() if "proj" in name else weight
+        for name, weight in weights.items()
+    }
+    save_file(packed, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="proj.qweight' is of the type I32, .* are not quantised"):
+        open_model(folder)
+
+
 def test_a_model_that_comes_quantised_is_computed_by_transformers(tmp_path: Path) -> None:
     """In blocks of float8, which transformers widens by itself on a CPU."""
     pytest.importorskip("accelerate", reason="accelerate is not installed: pip install accelerate")
