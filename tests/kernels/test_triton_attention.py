@@ -39,6 +39,8 @@ LARGE = [(128, 128), (192, 128), (256, 256)]
 )  # fmt: skip
 @example([(1, 1)], 0, 1, (32, 32), torch.float32, False, 0, 0.0, 1)
 @example([(40, 57)], 0, 1, (32, 32), torch.float32, False, 7, 0.0, 2)
+@example([(40, 57)], 0, 1, (32, 32), torch.float16, False, 0, 0.0, 1)
+@example([(20, 80)], 0, 1, (32, 32), torch.float16, False, 43, 0.0, 1)
 @example([(3, 1003)], 0, 2, (32, 32), torch.float16, False, 0, 0.0, 1)
 @example([(2, 1002)], 0, 2, (32, 32), torch.float32, True, 100, 3.0, 2)
 def test_new_tokens_over_their_prefix(
