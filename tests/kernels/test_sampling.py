@@ -12,6 +12,7 @@ from scipy import stats
 from lmlang.kernels.sampling import _truncate_in_order, gumbel_noise, truncate
 from lmlang.noise import draw_words, gumbel
 from lmlang.protocol import SamplingParams
+from lmlang.runtime import sampler
 from lmlang.runtime.sampler import Draw, sample
 
 KEYS = st.integers(0, 2**64 - 1)
@@ -237,6 +238,34 @@ def test_absurd_values_make_no_nan() -> None:
     assert [d.token for d in drawn[2:]] == [1, 2]
     assert all(0 <= d.token < 4 for d in drawn)
     assert drawn[3].prob == 1.0
+
+
+def test_a_device_is_read_from_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors that hold nothing stand for a device: whatever reads one of them raises."""
+    reads: list[tuple[int, ...]] = []
+
+    def read(tensor: torch.Tensor) -> torch.Tensor:
+        reads.append(tuple(tensor.shape))
+        return torch.ones(tensor.shape, dtype=tensor.dtype)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", read)
+    monkeypatch.setattr(sampler, "form_of", lambda x: "triton")
+    monkeypatch.setattr(sampler, "apply_bitmask", lambda logits, masks, rows: None)
+    monkeypatch.setattr(sampler, "draw", lambda x, *_: x.new_empty((3, len(x)), dtype=torch.int32))
+    params = SamplingParams(
+        temperature=0.7, top_k=5, top_p=0.9, min_p=0.1, repetition_penalty=1.2,
+        frequency_penalty=0.5, logit_bias={3: 1.0},
+    )  # fmt: skip
+    mask, ids = np.full(2, -1, dtype=np.int32), np.arange(4)
+    draws = [
+        Draw(2, params, 1, 1, ids, [4, 5], probs=True),
+        Draw(0, params, 1, 2, ids, [4, 5], frozenset([7]), mask=mask),
+        Draw(3, SamplingParams(temperature=0), 1, 1, allowed=ids),
+    ]
+    logits = torch.empty(4, 64, device="meta")
+    drawn = sample(logits, draws, sampler.Model(logits, logits[:, 0], [2, 0, 3]))
+    assert reads == [(4, 3)]
+    assert [d.token for d in drawn] == [1, 1, 1]
 
 
 @settings(max_examples=40, deadline=None)
