@@ -195,7 +195,9 @@ def test_quantised_weights_are_not_taken_for_plain_ones(tmp_path: Path) -> None:
         for name, weight in weights.items()
     }
     save_file(packed, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match="proj.qweight' is of the type I32, .* are not quantised"):
+    with pytest.raises(
+        ModelError, match=r"proj\.qweight' is of the type I32, .* are not quantised"
+    ):
         open_model(folder)
 
 
