@@ -84,6 +84,8 @@ def chat_of(body: dict[str, Any], backend: Backend, config: ServerConfig) -> Cha
     if not isinstance(fields.need("messages"), list):
         raise fields.mistyped("messages", "a list", fields.get("messages"))
     talk = conversation(fields.get("messages"), use, backend)
+    if not talk.form.closing:  # nothing tells where one ends and the next one begins
+        use = replace(use, several=False)
     params, budget = _params(fields, talk.prompt, backend)
     triggers: frozenset[str | int] = frozenset()
     call = checked("tools", use.constraint, talk.form) if use.callable else None

@@ -26,8 +26,8 @@ from lmlang.server.openai_answers import (
     prompt_tokens,
     text_logprobs,
 )
+from lmlang.server.openai_calls import Works
 from lmlang.server.openai_chat import constraint_of
-from lmlang.server.openai_deltas import Works
 from lmlang.server.openai_fields import (
     SAMPLING,
     Fields,

@@ -6,17 +6,15 @@ Chat --works--> events --deltas--> (choice, Delta) …  --chunks--> parts of a s
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from lmlang.errors import BudgetExceeded, LMLangError
-from lmlang.frontend.draws import draw_key
-from lmlang.protocol import Backend, Event, Finish, Output, Request
+from lmlang.errors import LMLangError
+from lmlang.protocol import Backend, Event, Output
 from lmlang.server.openai_answers import (
     CALLED,
-    FINISHES,
     Counted,
     Placed,
     Spelling,
@@ -24,32 +22,9 @@ from lmlang.server.openai_answers import (
     chat_logprobs,
     heading,
 )
+from lmlang.server.openai_calls import Calls, Delta, Works, finish_of
 from lmlang.server.openai_chat import Chat
-from lmlang.server.openai_messages import opened
-from lmlang.server.openai_tools import Call, CallReader
-from lmlang.server.stream import Work
-
-Works = Callable[[Sequence[Request]], Work]
-"""Begins generations; see `Server.work`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """What comes next in one choice.
-
-    Args:
-        text: More of its content.
-        tokens: Tokens of the content, where they are reported.
-        call: More of its call.
-        call_id: The name of that call.
-        finish: Why it ended, in OpenAI's words.
-    """
-
-    text: str = ""
-    tokens: tuple[Token, ...] = ()
-    call: Call | None = None
-    call_id: str = ""
-    finish: str | None = None
+from lmlang.server.openai_tools import CallReader
 
 
 class Answering:
@@ -79,9 +54,12 @@ class Answering:
             async with aclosing(self._first(begun)) as first:
                 async for found in first:
                     yield found
+            made = 1 if self._chat.use.mode == "required" else 0
             for index, output in begun:
-                async with aclosing(self._called(index, output)) as called:
-                    async for delta in called:
+                asked = self._chat.requests[index]
+                calls = Calls(self._chat, asked, self._works, self._backend, self.counted)
+                async with aclosing(calls.behind(output, made)) as behind:
+                    async for delta in behind:
                         yield index, delta
         except LMLangError as error:
             raise self._chat.refused(error) from error.__cause__
@@ -89,7 +67,7 @@ class Answering:
     async def _first(
         self, begun: list[tuple[int, Output]]
     ) -> AsyncGenerator[tuple[int, Delta], None]:
-        """The generations that were asked for; those that begin a call go into ``begun``."""
+        """The generations that were asked for; those that calls follow go into ``begun``."""
         chat = self._chat
         placed = [Placed(self.spelling) for _ in chat.requests]
         must_call = chat.use.mode == "required"
@@ -98,10 +76,12 @@ class Answering:
             async for index, item in work.items():
                 if isinstance(item, Output):
                     self.counted.add(0, item.usage)
-                    if item.finish.reason == "stop" and item.finish.stop in chat.triggers:
+                    finish = finish_of(item.finish, called=must_call)
+                    begins = item.finish.reason == "stop" and item.finish.stop in chat.triggers
+                    if begins or (finish == CALLED and chat.use.several):
                         begun.append((index, item))
                     else:
-                        yield index, Delta(finish=_finish(item.finish, called=must_call))
+                        yield index, Delta(finish=finish)
                 elif must_call:
                     call = readers[index].add(item.text)
                     if call is not None:
@@ -117,46 +97,6 @@ class Answering:
         tokens = placed.add(event.ids, event.logprobs, event.top_logprobs, event.text)
         return Delta(event.text, tuple(tokens))
 
-    async def _called(self, index: int, output: Output) -> AsyncGenerator[Delta, None]:
-        """The call behind free text that ended where one begins."""
-        chat, asked = self._chat, self._chat.requests[index]
-        reader = CallReader(chat.form, chat.use.callable)
-        prompt = asked.prompt
-        for segment in output.history:
-            prompt = prompt.append(segment)
-        left = asked.params.max_tokens - len(output.ids)
-        if left < 1:
-            yield Delta(finish=FINISHES["length"])
-            return
-        request = replace(
-            asked,
-            prompt=opened(prompt, chat.form, self._backend),
-            params=replace(
-                asked.params, max_tokens=left, stop=(), stop_token_ids=(), min_tokens=0,
-                ignore_eos=False,
-            ),
-            constraint=chat.call,
-            draw_key=draw_key(asked.draw_key >> 1, b"call", ""),
-            top_logprobs=0,
-        )  # fmt: skip
-        try:
-            async with self._works([request]) as work:
-                async for _, item in work.items():
-                    if isinstance(item, Output):
-                        self.counted.go_on(item.usage)
-                        yield Delta(finish=_finish(item.finish, called=True))
-                        continue
-                    call = reader.add(item.text)
-                    if call is not None:
-                        yield Delta(call=call, call_id=reader.id)
-        except BudgetExceeded:  # not even the shortest call fits: no part of it has been told
-            yield Delta(finish=FINISHES["length"])
-
-
-def _finish(finish: Finish, *, called: bool) -> str:
-    told = FINISHES[finish.reason]
-    return CALLED if called and told == "stop" else told
-
 
 @dataclass(slots=True)
 class Choice:
@@ -164,10 +104,20 @@ class Choice:
 
     text: list[str] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
-    name: str | None = None
-    call_id: str = ""
-    arguments: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
     finish: str = ""
+
+    def add(self, delta: Delta) -> None:
+        """Take what comes next."""
+        self.text.append(delta.text)
+        self.tokens += delta.tokens
+        self.finish = delta.finish or self.finish
+        if delta.call is None:
+            return
+        if delta.call.name is not None:
+            function = {"name": delta.call.name, "arguments": ""}
+            self.calls.append({"id": delta.call_id, "type": "function", "function": function})
+        self.calls[-1]["function"]["arguments"] += delta.call.arguments
 
 
 async def gathered(chat: Chat, answering: Answering) -> list[Choice]:
@@ -175,13 +125,7 @@ async def gathered(chat: Chat, answering: Answering) -> list[Choice]:
     choices = [Choice() for _ in chat.requests]
     async with aclosing(answering.deltas()) as deltas:
         async for index, delta in deltas:
-            choice = choices[index]
-            choice.text.append(delta.text)
-            choice.tokens += delta.tokens
-            choice.finish = delta.finish or choice.finish
-            if delta.call is not None:
-                choice.name, choice.call_id = choice.name or delta.call.name, delta.call_id
-                choice.arguments.append(delta.call.arguments)
+            choices[index].add(delta)
     return choices
 
 
@@ -199,10 +143,9 @@ def answer(chat: Chat, answering: Answering, choices: list[Choice], model: str) 
 def _whole(number: int, choice: Choice, chat: Chat, spelling: Spelling) -> dict[str, Any]:
     text = "".join(choice.text)
     message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-    if choice.name is not None:
+    if choice.calls:
         message["content"] = text or None
-        function = {"name": choice.name, "arguments": "".join(choice.arguments)}
-        message["tool_calls"] = [{"id": choice.call_id, "type": "function", "function": function}]
+        message["tool_calls"] = choice.calls
     told = chat_logprobs(choice.tokens, spelling) if chat.logprobs else None
     return {
         "index": number, "message": message, "logprobs": told, "finish_reason": choice.finish,
@@ -243,6 +186,7 @@ def _part(delta: Delta) -> dict[str, Any]:
     assert delta.call is not None
     function: dict[str, Any] = {"arguments": delta.call.arguments}
     if delta.call.name is None:
-        return {"index": 0, "function": function}
+        return {"index": delta.number, "function": function}
     function = {"name": delta.call.name, **function}
-    return {"index": 0, "id": delta.call_id, "type": "function", "function": function}
+    named = {"id": delta.call_id, "type": "function", "function": function}
+    return {"index": delta.number, **named}

@@ -188,9 +188,9 @@ class Fields:
         value = self._held.get(name, default)
         return checked(self.path(name), limits.number, self.path(name), value, low, high)
 
-    def flag(self, name: str) -> bool:
-        """True or false; false where there is none."""
-        value = self._held.get(name, False)
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self._held.get(name, default)
         if not isinstance(value, bool):
             raise self.mistyped(name, "true or false", value)
         return value

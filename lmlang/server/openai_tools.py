@@ -4,8 +4,9 @@
                                 {"name": …   and from there on the grammar of calls holds
     required   {"name": …                    the grammar holds from the first token on
 
-So an answer is text, or text and then one call, and a call's arguments always follow the schema of
-their tool. One call is made at a time: ``parallel_tool_calls`` may be true, which allows more.
+So an answer is text, or text and then calls, and a call's arguments always follow the schema of
+their tool. Several calls are made where the form has tags around each, unless one function is named
+or ``parallel_tool_calls`` is false.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ To call one, write nothing but
 {{"name": "its name", "arguments": {{values by its parameters}}}}
 </tool_call>"""
 """What a system turn says of tools where the model's chat template cannot."""
+SEVERAL = "\nTo call several, write one such block behind the other."
+"""What it says besides where several may be called."""
 RESULT = "<tool_response>\n{result}\n</tool_response>"
 """A tool's result in a turn of the user, where the template cannot say it."""
 
@@ -93,11 +96,13 @@ class ToolUse:
         tools: All that the prompt offers.
         callable: Those that may be called.
         mode: "none", "auto" or "required".
+        several: Whether more than one call may be made.
     """
 
     tools: tuple[Tool, ...] = ()
     callable: tuple[Tool, ...] = ()
     mode: Literal["none", "auto", "required"] = "none"
+    several: bool = False
 
     def listed(self) -> str:
         """The tools as JSON, as a chat template takes them."""
@@ -106,7 +111,7 @@ class ToolUse:
     def text(self) -> str:
         """What a system turn says of them."""
         lines = [json.dumps(t.given["function"], ensure_ascii=False) for t in self.tools]
-        return TEXT.format(tools="\n".join(lines))
+        return TEXT.format(tools="\n".join(lines)) + (SEVERAL if self.several else "")
 
     def constraint(self, form: CallForm) -> JsonSchema:
         """What a call is: the name of a tool, and arguments that its schema accepts."""
@@ -146,7 +151,7 @@ def tool_use(fields: Fields) -> ToolUse:
     tools = tuple([_tool(number, item) for number, item in enumerate(given)])
     if len({tool.name for tool in tools}) < len(tools):
         raise wrong("tools", "two tools have the same name: give each one of its own.")
-    fields.flag("parallel_tool_calls")
+    several = fields.flag("parallel_tool_calls", True)
     choice = fields.get("tool_choice")
     if not tools:
         if "tools" in fields:
@@ -155,21 +160,21 @@ def tool_use(fields: Fields) -> ToolUse:
             raise wrong("tool_choice", "tool_choice is for requests with tools: give some.")
         return ToolUse()
     if choice is None or choice == "auto":
-        return ToolUse(tools, tools, "auto")
+        return ToolUse(tools, tools, "auto", several)
     if choice == "none":
         return ToolUse()
     if choice == "required":
-        return ToolUse(tools, tools, "required")
+        return ToolUse(tools, tools, "required", several)
     if not isinstance(choice, dict):
         raise wrong(
             "tool_choice",
             'tool_choice must be "none", "auto", "required" or one function, not '
             f"{quote(str(choice)[:40])}.",
         )
-    return _chosen(choice, tools)
+    return _chosen(choice, tools, several)
 
 
-def _chosen(choice: dict[str, Any], tools: tuple[Tool, ...]) -> ToolUse:
+def _chosen(choice: dict[str, Any], tools: tuple[Tool, ...], several: bool) -> ToolUse:
     """The use of tools where the choice among them is an object: of one, or of some."""
     held = Fields(choice, frozenset({"type", "function", "allowed_tools"}), "tool_choice")
     if held.text("type") == "function":
@@ -190,7 +195,8 @@ def _chosen(choice: dict[str, Any], tools: tuple[Tool, ...]) -> ToolUse:
     if not named:
         raise wrong(f"{place}.tools", f"{place}.tools is empty: name a tool.")
     callable = tuple([tool for tool in tools if tool.number in named])
-    return ToolUse(tools, callable, "required" if some.text("mode") == "required" else "auto")
+    mode: Literal["auto", "required"] = "required" if some.text("mode") == "required" else "auto"
+    return ToolUse(tools, callable, mode, several)
 
 
 def _named(item: Any, place: str, tools: tuple[Tool, ...]) -> Tool:

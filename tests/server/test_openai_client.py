@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from lmlang.backends.characters import END
 from lmlang.errors import ModelError
 from lmlang.protocol import EndTurn, Prompt, Request, SamplingParams, Text, Turn
 from lmlang.runtime.local import Runtime
+from lmlang.server.openai_calls import MAX_CALLS
 from lmlang.testing import ScriptedBackend
 from tests.server.served import served
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -201,7 +203,7 @@ CALL = '{"name": "measure", "arguments": {"size": "big", "count": 3}}'
 
 
 def test_a_model_may_call_a_tool_behind_its_text() -> None:
-    backend = ScriptedBackend(["Let me see.\n<tool_call>\n", CALL] * 2, chunk=3)
+    backend = ScriptedBackend(["Let me see.\n<tool_call>\n", CALL, ""] * 2, chunk=3)
     with served(backend) as url, connected(url) as client:
         choice = chat(client, tools=[TOOL], max_tokens=200).choices[0]
         assert choice.message.content == "Let me see.\n"
@@ -222,6 +224,106 @@ def test_a_model_may_call_a_tool_behind_its_text() -> None:
         backend.render(first.prompt) + "Let me see.\n<tool_call>\n"
     )
     assert second.params.max_tokens == 200 - len("Let me see.\n<tool_call>")
+
+
+SECOND = '{"name": "stop", "arguments": {}}'
+
+
+def calls_of(client: Any, **fields: Any) -> tuple[Any, list[tuple[str, str]]]:
+    """The only choice, and its calls; a stream has the same, each under its index."""
+    fields = {"tools": [TOOL, OTHER], "max_tokens": 300, **fields}
+    choice = chat(client, **fields).choices[0]
+    told = choice.message.tool_calls or ()
+    assert len({call.id for call in told}) == len(told)
+    found: dict[int, list[str]] = {}
+    for part in chat(client, stream=True, **fields):
+        for call in part.choices[0].delta.tool_calls or ():
+            assert (call.id is None) == (call.function.name is None) == (call.index in found)
+            found.setdefault(call.index, [call.function.name, ""])[1] += call.function.arguments
+        finish = part.choices[0].finish_reason
+    assert finish == choice.finish_reason
+    calls = [(call.function.name, call.function.arguments) for call in told]
+    assert [tuple(found[index]) for index in sorted(found)] == calls
+    assert list(found) == list(range(len(calls)))
+    return choice, calls
+
+
+BOTH = [("measure", '{"size": "big", "count": 3}'), ("stop", "{}")]
+
+
+@pytest.mark.parametrize(
+    ("mode", "first"), [("auto", ["Now.\n<tool_call>"]), ("required", [])], ids=["auto", "required"]
+)
+def test_a_model_may_call_several_tools(mode: str, first: list[str]) -> None:
+    backend = ScriptedBackend([*first, CALL, "\n", SECOND, ""] * 2, chunk=3)
+    with served(backend) as url, connected(url) as client:
+        choice, calls = calls_of(client, tool_choice=mode)
+    assert calls == BOTH
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content == ("Now.\n" if first else None)
+    asked = backend.requests[len(first) + 2]
+    shown = backend.render(asked.prompt)
+    assert shown.endswith(f"<tool_call>\n{CALL}\n</tool_call>\n<tool_call>\n")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tool_choice": "required", "parallel_tool_calls": False},
+        {"tool_choice": {"type": "function", "function": {"name": "measure"}}},
+    ],
+    ids=["not in parallel", "named"],
+)
+def test_one_call_is_made_where_one_is_wanted(fields: dict[str, Any]) -> None:
+    backend = ScriptedBackend([CALL] * 2)
+    with served(backend) as url, connected(url) as client:
+        choice, calls = calls_of(client, **fields)
+    assert calls == BOTH[:1]
+    assert choice.finish_reason == "tool_calls"
+    assert len(backend.requests) == 2
+    assert "several" not in backend.render(backend.requests[0].prompt) or len(fields) == 1
+
+
+def test_a_call_that_fits_no_more_is_not_begun() -> None:
+    backend = ScriptedBackend([CALL, "\n", SECOND] * 2)
+    with served(backend) as url, connected(url) as client:
+        choice, calls = calls_of(client, tool_choice="required", max_tokens=len(CALL) + 9)
+        assert calls == BOTH[:1]
+        assert choice.finish_reason == "tool_calls"
+    assert len(backend.requests) == 6
+
+
+def test_calls_have_an_end() -> None:
+    numbers = itertools.count()
+    schema = {"properties": {"to": {"type": "integer"}}, "required": ["to"]}
+    schema |= {"type": "object", "additionalProperties": False}
+    counting = {"type": "function", "function": {"name": "count", "parameters": schema}}
+
+    def answers(prompt: str) -> str:
+        call = {"name": "count", "arguments": {"to": next(numbers)}}
+        return "\n" if prompt.endswith("</tool_call>") else json.dumps(call)
+
+    with served(ScriptedBackend(answers)) as url, connected(url) as client:
+        answer = chat(client, tools=[counting], tool_choice="required", max_tokens=3_000)
+    assert len(answer.choices[0].message.tool_calls) == MAX_CALLS
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_a_call_that_has_been_made_is_not_made_again(mode: str) -> None:
+    first = ["<tool_call>"] if mode == "auto" else []
+    script = [*first, CALL, "\n", SECOND, "\n", CALL]
+    with served(ScriptedBackend(script * 2, chunk=3)) as url, connected(url) as client:
+        choice, calls = calls_of(client, tool_choice=mode, max_tokens=600)
+    assert calls == BOTH
+    assert choice.finish_reason == "tool_calls"
+
+
+def test_each_choice_has_its_own_calls() -> None:
+    backend = ScriptedBackend([CALL, CALL, "\n", SECOND, "", ""])
+    with served(backend) as url, connected(url) as client:
+        answer = chat(client, tools=[TOOL, OTHER], tool_choice="required", n=2, max_tokens=300)
+    assert [len(choice.message.tool_calls) for choice in answer.choices] == [2, 1]
 
 
 def test_a_model_need_not_call_a_tool() -> None:
