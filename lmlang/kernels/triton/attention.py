@@ -246,8 +246,8 @@ def _spans(
     tiles = queries * groups // tile.m + row_count
     if not splits:
         programs = device_of(q.device).multiprocessors * WAVES
-        splits = min(programs // (tiles * kv.kv_heads), len(table) // row_count // LEAST_KEYS)
-        splits = max(1, splits)
+        busy = triton.cdiv(queries * groups, tile.m) * kv.kv_heads
+        splits = max(1, min(programs // busy, len(table) // row_count // LEAST_KEYS))
     if splits > 1:
         parts = torch.empty((queries, splits, heads, dv), dtype=torch.float32, device=q.device)
         part_lses = torch.empty((queries, splits, heads), dtype=torch.float32, device=q.device)

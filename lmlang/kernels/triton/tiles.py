@@ -1,7 +1,8 @@
 """Which tiles attention is cut into: by what is attended, head size, dtype and kind of device.
 
-Chosen so that on its device no tile spills registers or needs more shared memory than there is
-(tests compile each), and large enough to keep the loads of some tens of KB under way.
+Chosen so that on Hopper and Ampere no tile spills registers or needs more shared memory than there
+is (tests compile them), and large enough to keep the loads of some tens of KB under way. Which of
+those is the fastest has not been measured yet.
 """
 
 from __future__ import annotations
