@@ -21,7 +21,7 @@ from lmlang.runtime.tokenizer import CONTROL, NORMAL, Tokenizer
 
 CPU = torch.device("cpu")
 TINY = ModelShape(
-    layers=2, heads=4, kv_heads=2, head_dim=16, hidden=64, intermediate=128, vocab=512,
+    layers=2, heads=4, kv_heads=2, head_dim=32, hidden=128, intermediate=256, vocab=512,
     max_positions=4_096, tied_head=False,
 )  # fmt: skip
 ONE_BILLION = ModelShape(

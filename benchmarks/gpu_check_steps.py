@@ -94,7 +94,7 @@ def python(setting: Setting) -> Rows:
         for batch in batches:
             taken = step_milliseconds(runtime, random_prompts(batch, context, batch), steps)
             title = f"Python a step, {batch} rows"
-            note = "a model of 2 layers and 64 numbers: launches and the wait for tokens included"
+            note = "a model of 2 layers and 128 numbers: launches and the wait for tokens included"
             yield at_most(title, taken, "ms", 1.0, note) if batch == 64 else Row(title, taken, "ms")
 
 
