@@ -3,7 +3,7 @@
     ids [T] -> embed (* scale) -> x [T, hidden]                  T: tokens of all rows of a step
       per layer:  norm -> qkv -> (norm q, k) -> rope(q, k) -> attend -> out (-> norm)   } added
                   norm -> gate_up -> gate * up -> down (-> norm)                        } to x
-    -> norm -> hidden [T, hidden];   logits only for the rows that are asked for
+    -> norm -> logits [K, vocab], of the rows that are asked for alone
 
 Parts in brackets are there by the flags of `ModelShape`: so Mistral, Qwen, SmolLM and Gemma run.
 The model knows no request, no cache and no batch: what an operation needs is an argument.
@@ -20,7 +20,7 @@ from torch import Tensor
 from lmlang.errors import ModelError
 from lmlang.kernels.activation import gelu_tanh_mul, silu_mul
 from lmlang.kernels.linear import linear, pack_weight
-from lmlang.kernels.norm import add_rms_norm, rms_norm
+from lmlang.kernels.norm import add_rms_norm, add_rms_norm_at, rms_norm
 from lmlang.kernels.quant import Weight, embedding
 from lmlang.kernels.rope import (
     apply_rope,
@@ -156,7 +156,7 @@ class LlamaModel:
 
     def forward(self, inputs: Inputs, attend: Attend) -> Tensor:
         """Float32 logits [K, vocab] of the tokens that are asked for; see `CausalLM`."""
-        return self._logits(self._hidden(inputs, attend)[inputs.logits_at])
+        return self._logits(self._hidden(inputs, attend))
 
     def adapter(self, lora: LoraFile, base: str) -> Adapter:
         """The form of an adapter for ``inputs.adapters``; see `CausalLM`."""
@@ -175,7 +175,7 @@ class LlamaModel:
         return fit(lora, base, places, self.dtype, self.device)
 
     def _hidden(self, inputs: Inputs, attend: Attend) -> Tensor:
-        """Run all layers; ``[T, hidden]`` of all tokens, the final norm applied."""
+        """Run all layers; ``[K, hidden]`` of the tokens asked for, the final norm applied."""
         input_ids, positions = inputs.input_ids, inputs.positions
         shape, eps = self.shape, self.shape.norm_eps
         angles = {rope: self._angles(positions, rope) for rope in self._frequencies}
@@ -196,10 +196,9 @@ class LlamaModel:
             out = self._times(gated, index, "down", inputs.adapters)
             if shape.post_norms:
                 out = rms_norm(out, layer["post_mlp_norm"], eps)
-            last = index + 1 == shape.layers
-            weight = self._norm if last else self._layers[index + 1]["attention_norm"]
-            normed = add_rms_norm(out, residual, weight, eps)
-        return normed
+            if index + 1 < shape.layers:
+                normed = add_rms_norm(out, residual, self._layers[index + 1]["attention_norm"], eps)
+        return add_rms_norm_at(out, residual, inputs.logits_at, self._norm, eps)
 
     def _times(self, x: Tensor, index: int, name: str, adapters: Seq[AdapterRows]) -> Tensor:
         """One of the `PRODUCTS` of a layer, with what adapters add to it."""
