@@ -59,6 +59,10 @@ def test_a_type_that_is_not_native_is_opened_by_transformers(folder):
         ({"model_type": "vit"}, "'vit' cannot run .* no causal language model of its type. Give"),
         ({"model_type": "mamba"}, "'mamba' cannot run on our cache: it keeps a recurrent or conv"),
         ({"hidden_size": "wide"}, "transformers cannot open this model"),
+        ({"num_hidden_layers": 10**9}, "'num_hidden_layers' is 1,000,000,000, and no model has"),
+        ({"inner": {"num_experts": 10**9}}, "'num_experts' is 1,000,000,000, and no model has"),
+        ({"num_hidden_layers": 0}, "'phi' cannot run on our cache: its attention does not"),
+        ({"num_attention_heads": 0}, "transformers cannot open this model"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised by 'gptq'"),
     ],
 )

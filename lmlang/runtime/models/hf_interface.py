@@ -67,8 +67,7 @@ class AttentionDoor:
     """
 
     def __init__(self) -> None:
-        from transformers import AttentionInterface
-        from transformers.masking_utils import AttentionMaskInterface
+        from transformers import AttentionInterface, AttentionMaskInterface
 
         number = next(_numbers)
         self.name = f"lmlang_{number}"
@@ -125,8 +124,7 @@ def _tagging(masks: list[MaskFunction]) -> Callable[..., Tensor]:
 
 def _forget(names: tuple[str, ...]) -> None:
     """Take the names out again; transformers has no call for that."""
-    from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface
+    from transformers import AttentionInterface, AttentionMaskInterface
 
     for table in (AttentionInterface, AttentionMaskInterface):
         for name in names:

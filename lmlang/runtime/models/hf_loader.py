@@ -31,6 +31,9 @@ from lmlang.runtime.models.safetensors_file import open_safetensors
 
 log = logging.getLogger("lmlang")
 
+COUNTS = ("layer", "layers", "head", "heads", "expert", "experts")
+"""How keys of a config end that count parts which are made one by one."""
+MOST = 4_096
 INSTALL = 'pip install "lmlang[hf]"'
 
 
@@ -160,14 +163,27 @@ def _config(path: Path) -> Any:
             f"{path} describes a model of the type {quote(str(kind))}, which neither lmlang nor "
             f"transformers {__version__} knows{code}: update transformers, or give another model."
         )
+    _check_counts(path, said)
     with _naming(path):
         config = AutoConfig.from_pretrained(
             path.parent, trust_remote_code=False, local_files_only=True
         )
-    check_config(config)
+        check_config(config)
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise Refused("transformers has no causal language model of its type")
     return config
+
+
+def _check_counts(path: Path, said: Any) -> None:
+    """Refuse numbers of parts that no model has; transformers would begin to make them."""
+    for key, value in said.items():
+        if isinstance(value, dict):
+            _check_counts(path, value)
+        elif isinstance(value, int) and key.endswith(COUNTS) and value > MOST:
+            raise ModelError(
+                f"{path} says {quote(key)} is {value:,}, and no model has more than {MOST:,}: the "
+                "file is damaged."
+            )
 
 
 def _check_empty(folder: Path, config: Any) -> None:
@@ -215,6 +231,8 @@ def _naming(path: Path) -> Iterator[None]:
     """What transformers cannot read, as a ModelError that names the file."""
     try:
         yield
+    except Refused:
+        raise
     except Exception as error:  # of any kind: it checks little, and fails where it stands
         said = str(error).strip().splitlines()
         raise ModelError(
