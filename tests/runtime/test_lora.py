@@ -36,6 +36,8 @@ from lmlang.testing import ScriptedBackend
 from tests.reference import causal_attention
 from tests.runtime import oracle
 from tests.runtime.adapters import Made, write_lora
+from tests.runtime.test_cuda_graphs import SLOTS, graphs_of
+from tests.runtime.test_pressure import Stepped
 from tests.tiny import tiny_shape, tiny_template, tiny_tokenizer, tiny_weights, write_tiny_gguf
 
 SHAPE = tiny_shape()
@@ -284,6 +286,29 @@ def test_rows_of_an_adapter_that_is_not_in_the_batch_cost_nothing(folders: dict[
         plan = plan_attention(rows, MODEL.device, runner.windows)
         found.append(runner.run(Batch(ids, torch.arange(20), plan, torch.arange(20), ())))
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("budget", [7, 512])
+def test_a_devices_step_with_adapters_runs_in_no_graph(
+    budget: int, folders: dict[str, Made], models: dict[str | None, LlamaModel]
+) -> None:
+    adapters = {n: MODEL.adapter(read_lora(n, made.path), "tiny") for n, made in folders.items()}
+    graphs = graphs_of()
+    pool = KVPool(MODEL.kv_layers, SLOTS + 1, MODEL.dtype, MODEL.device)
+    runner = ModelRunner(MODEL, pool, adapters=adapters, paged=True, graphs=graphs)
+    engine = Stepped(SLOTS, budget, runner=runner)
+    for loras in (["all", None, "queries", "all"], [None, None]):
+        requests = [
+            asked("the user and the world " * 2 + str(n), lora, max_tokens=6, temperature=0)
+            for n, lora in enumerate(loras)
+        ]
+        running = [engine.generate(one) for one in requests]
+        engine.run()
+        for one, generation in zip(requests, running, strict=True):
+            prompt = TOKENIZER.encode("".join(s.text for s in one.prompt.segments()))  # type: ignore[union-attr]
+            wanted = oracle.generated(models[one.lora], prompt, one.params, 7, TOKENIZER.stop_ids)
+            assert list(generation.result(timeout=0).ids) == wanted
+        assert bool(graphs.recorded) == (loras == [None, None])
 
 
 def test_programs_choose_their_adapter(

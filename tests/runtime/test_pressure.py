@@ -27,6 +27,7 @@ from lmlang.runtime.cache.manager import CacheManager
 from lmlang.runtime.cache.pool import KVPool
 from lmlang.runtime.commit import Commit
 from lmlang.runtime.drafting import Drafter
+from lmlang.runtime.intake import cache_namespace
 from lmlang.runtime.local import Runtime
 from lmlang.runtime.loop import EngineLoop
 from lmlang.runtime.model_runner import ModelRunner
@@ -71,8 +72,10 @@ class Stepped:
             first = min(first, max(0, one.input_logprobs_from - 1))
         task = GenerateTask(generation, OutputStream(TOKENIZER, one.params))
         growth = one.params.max_tokens
-        tokens = np.array(ids, np.int64)
-        self.loop.add(Sequence(tokens, first, growth, task, tag=one.tag, namespace=one.namespace))
+        tokens, space = np.array(ids, np.int64), cache_namespace(one.namespace, one.lora)
+        self.loop.add(
+            Sequence(tokens, first, growth, task, tag=one.tag, namespace=space, lora=one.lora)
+        )
         return generation
 
     def score(self, stem: list[int], tails: list[list[int]], alone: bool = False) -> Future[Scores]:
