@@ -116,7 +116,7 @@ def int8_product_reference(x: Tensor, values: Tensor, scale: Tensor) -> Tensor:
     """`int8_product` in torch; on a CPU by whichever way is the faster one."""
     outputs, inputs = values.shape
     cpu = x.device.type == "cpu"
-    if cpu and len(x) <= FEW_ROWS and inputs % INPUTS == 0 and not use_reference():
+    if cpu and len(x) <= FEW_ROWS and inputs % INPUTS == 0 and _multiplies_int8():
         return torch._weight_int8pack_mm(x.to(torch.bfloat16), values, scale).to(x.dtype)
     step = max(1, (WIDENED if cpu else WIDENED_ON_DEVICE) // inputs)
     times = _times_part if cpu else _times_part_on_device
@@ -228,3 +228,17 @@ def _packs(dtype: torch.dtype) -> bool:
     except (AttributeError, RuntimeError):  # another build of torch: the plain product it is
         return False
     return bool(torch.allclose(product, F.linear(x, weight, bias)))
+
+
+@cache
+def _multiplies_int8() -> bool:
+    """Whether this build of torch on this CPU has the product of few rows, and it is right."""
+    if use_reference():
+        return False
+    x, scale = torch.arange(-16.0, 16).view(2, INPUTS), torch.tensor([0.5, 1.0, 2.0])
+    values = torch.arange(-24, 24).view(3, INPUTS)
+    try:
+        product = torch._weight_int8pack_mm(x.bfloat16(), values.to(torch.int8), scale.bfloat16())
+    except (AttributeError, RuntimeError):  # another build: the weight is widened
+        return False
+    return bool(torch.allclose(product.float(), x @ values.float().T * scale, rtol=2**-7))

@@ -93,8 +93,19 @@ def test_the_way_of_devices_is_the_same_product(dtype: torch.dtype) -> None:
     assert ((got.double() - wanted).abs() <= tolerance * sizes).all()
 
 
-def test_the_reference_takes_no_shortcut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = products._multiplies_int8.__wrapped__  # what is kept in the cache is not asked for
+    assert asked()
+    monkeypatch.setattr(torch, "_weight_int8pack_mm", lambda x, values, scale: x @ values.T.to(x))
+    assert not asked()
+    monkeypatch.delattr(torch, "_weight_int8pack_mm")
+    assert not asked()
     monkeypatch.setattr(products, "use_reference", lambda: True)
+    assert not asked()
+
+
+def test_the_reference_takes_no_shortcut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_multiplies_int8", lambda: False)
     weight, x = quantise_weight(noise(50, 32)), noise(4, 32, seed=1)
     wanted = (x.double() @ exact(weight).T).float()
     torch.testing.assert_close(linear(x, weight), wanted, rtol=1e-5, atol=1e-5)
