@@ -29,14 +29,14 @@ from lmlang.kernels.paged_attention import (
     paged_shared,
 )
 from lmlang.kernels.rope import apply_rope, rope_angles, rope_frequencies
-from lmlang.kernels.sampling import draw
+from lmlang.kernels.sampling import draw, draw_reference
 from lmlang.runtime import paged_plan
 from lmlang.runtime.paged_plan import paged_words, plan_paged, run_paged
 from lmlang.runtime.shape import KVLayer
 from lmlang.runtime.sharing import RowSlots
 from lmlang.runtime.transfer import Transfer
 
-DRAWS = "draws unlike the CPU's"
+DRAWS = "draws unlike the reference's"
 PROCESSES = 8
 """At most, and four cores are left to others."""
 TOLERANCE = {torch.float32: 2e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
@@ -209,15 +209,15 @@ def masks(m: Maker) -> tuple[Tensor, ...]:
     return (torch.nan_to_num(logits, neginf=-99.0),)
 
 
-def draws(m: Maker) -> tuple[Tensor, ...]:
-    """Tokens of 600 rows by all kinds of sampling; what only the CPU can tell is left out."""
+def draws(m: Maker, run: Callable[..., Tensor] = draw) -> Tensor:
+    """Tokens of 600 rows by all kinds of sampling, as `draw` or its reference tells them."""
     rows, vocab = 600, 49_152
     rng = np.random.default_rng(1)
     scores = m.numbers(rows, vocab, wide=True).mul_(3)
     temperatures = rng.choice([0.0, 0.3, 1.0, 1.7], rows)
     limits = (rng.choice([vocab, 1, 40], rows), rng.choice([1.0, 0.9], rows))
     least = rng.choice([0.0, 0.05], rows)
-    found = draw(
+    return run(
         scores,
         m.whole(rng.integers(-(2**31), 2**31, (rows, 2))),
         m.whole(temperatures, torch.float32),
@@ -226,7 +226,6 @@ def draws(m: Maker) -> tuple[Tensor, ...]:
         m.whole(least, torch.float32),
         True,
     )
-    return (found,)
 
 
 SIZES = {
@@ -274,10 +273,11 @@ def difference(case: Case, device: torch.device, dtype: torch.dtype) -> float:
 
 
 def draws_alike(device: torch.device) -> tuple[int, int]:
-    """Of how many draws a device is sure, and how many of those are not the CPU's."""
-    found, wanted = (draws(Maker(each, torch.float32, torch.float32)) for each in (device, CPU))
-    tokens, sure = found[0][0].cpu(), found[0][2].cpu() == 1
-    return int(sure.sum()), int((tokens != wanted[0][0])[sure].sum())
+    """Of how many draws a device is sure, and how many of those are not the reference's."""
+    found = draws(Maker(device, torch.float32, torch.float32)).cpu()
+    wanted = draws(Maker(CPU, torch.float32, torch.float32), draw_reference)
+    sure = found[2] == 1
+    return int(sure.sum()), int((found[0] != wanted[0])[sure].sum())
 
 
 def one(name: str, dtype: torch.dtype, device: torch.device) -> Row:

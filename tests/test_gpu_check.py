@@ -33,7 +33,7 @@ def check(folder: Path, *given: str) -> tuple[int, str, dict[str, Any]]:
     [
         (
             "kernels",
-            {"decode, float32, worst", "planned, float32, worst", "draws unlike the CPU's"},
+            {"decode, float32, worst", "planned, float32, worst", "draws unlike the reference's"},
         ),
         (
             "parity",

@@ -19,7 +19,7 @@ def test_a_kernel_gives_what_the_cpu_gives(case: Case, dtype: torch.dtype) -> No
     assert difference(case, torch.device("cuda", 0), dtype) <= TOLERANCE[dtype]
 
 
-def test_draws_are_the_cpus() -> None:
+def test_draws_are_the_references() -> None:
     sure, unlike = draws_alike(torch.device("cuda", 0))
     assert sure > 500
     assert unlike == 0
