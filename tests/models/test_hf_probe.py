@@ -93,7 +93,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", ["minimax", "nemotron_h"])
+@pytest.mark.parametrize("kind", ["minimax", "olmo_hybrid"])
 def test_a_state_that_nothing_tells_of_is_found_by_comparing(kind, dtype):
     transformer = zoo.tiny_transformer(zoo.tiny_config(kind)).to(dtype)
     with pytest.raises(Refused, match="its outputs in chunks over cached prefixes differ"):
