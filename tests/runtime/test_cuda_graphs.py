@@ -22,11 +22,13 @@ from lmlang.runtime.cache.pool import KVPool
 from lmlang.runtime.cuda_graphs import DecodeGraphs, Work, graph_sizes
 from lmlang.runtime.model_runner import ModelRunner
 from lmlang.runtime.paged_plan import paged_words, plan_paged
+from lmlang.runtime.shape import LayerKind
 from lmlang.runtime.sharing import RowSlots
 from lmlang.runtime.transfer import Transfer
 from tests.runtime import oracle
 from tests.runtime.test_engine import MODEL, REQUESTS, TOKENIZER, request
 from tests.runtime.test_pressure import Stepped, answered
+from tests.tiny import tiny_model
 
 CPU = torch.device("cpu")
 SLOTS = 600
@@ -48,7 +50,7 @@ def stepped(graphs: DecodeGraphs | None, **options: int) -> Stepped:
     return Stepped(SLOTS, runner=ModelRunner(MODEL, pool, paged=True, graphs=graphs), **options)
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     st.lists(st.lists(REQUESTS, min_size=1, max_size=12), min_size=1, max_size=3),
     st.sampled_from([3, 12, 512]), st.booleans(), st.sampled_from([8, 8_192]),
@@ -112,6 +114,27 @@ def test_decode_steps_run_graphs_by_size_and_by_what_is_shared(
         answered(one, generation)
     assert set(graphs.recorded) == {(4, ((2,),)), (2, ((),)), (1, ((),))}
     assert min(runs) >= 2
+
+
+def test_layers_of_two_windows_share_what_each_of_them_sees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(paged_plan, "MIN_SAVED", 20)
+    kinds = (LayerKind(window=24), LayerKind(), LayerKind(window=24))
+    model, _, _ = tiny_model(layers=3, kinds=kinds)
+    texts = [f"{'the user and the world ' * 5}{'hello ' * n}" for n in range(4)]
+    asked = [request(text, n, max_tokens=30, ignore_eos=True) for n, text in enumerate(texts)]
+    outputs, graphs = [], DecodeGraphs(8, SLOTS, model.vocab, CPU, again, 4_096)
+    for options in ({}, {"paged": True, "graphs": graphs}):
+        pool = KVPool(model.kv_layers, SLOTS + 1, torch.float32, CPU)
+        engine = Stepped(SLOTS, runner=ModelRunner(model, pool, **options))
+        generations = [engine.generate(one) for one in asked]
+        engine.run()
+        outputs.append([generation.result(timeout=0).ids for generation in generations])
+    assert outputs[0] == outputs[1]
+    forms = [form for _, form in graphs.recorded]
+    assert any(all(form) for form in forms), forms
+    assert any(form[0] and not form[1] for form in forms), forms
 
 
 def padded_batch(
