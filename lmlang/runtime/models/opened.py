@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -143,7 +144,9 @@ def open_model(
         found = _opened.get(key)
         if found is None:
             load = _load_folder if path.is_dir() else _load_gguf
-            found = _opened[key] = load(path, str(name), how)
+            # What looks at a model on its device launches kernels, which go to the thread's own.
+            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+                found = _opened[key] = load(path, str(name), how)
         return found
 
 
