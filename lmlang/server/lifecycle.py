@@ -22,8 +22,8 @@ from fastapi import FastAPI
 from lmlang.errors import ProgramError, quote
 from lmlang.server import logs
 from lmlang.server.config import ServerConfig
+from lmlang.server.connections import patient
 from lmlang.server.context import Server
-from lmlang.server.patience import patient
 
 LAST_WORDS = 5.0
 """Seconds for the answers of what has been ended to leave."""

@@ -1,4 +1,4 @@
-"""How long a client may take over a request's line and headers, which uvicorn leaves to it.
+"""A connection: how long headers may take, and what is told where there is no request to answer.
 
 connection ── headers complete ── body, answer ── idle ── first byte ── headers complete …
     ╰── header_timeout ──╯   (body_timeout: bodies)   (uvicorn)    ╰── header_timeout ──╯
@@ -12,18 +12,17 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_TOO_SLOW = (
-    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-type: application/json\r\n"
+_ANSWER = (
+    b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\n\r\n%s"
 )
 _BODY = (
-    b'{"error": {"message": "the headers of the request did not arrive in time.", '
-    b'"type": "invalid_request_error", "param": null, "code": null}}'
+    b'{"error": {"message": "%s", "type": "invalid_request_error", "param": null, "code": null}}'
 )
 
 
 def patient(seconds: float) -> type[asyncio.Protocol]:
-    """The protocol of a connection whose headers arrive within so many seconds."""
+    """The protocol of connections whose headers must arrive within so many seconds."""
 
     class Patient(H11Protocol):
         _waiting: asyncio.TimerHandle | None = None
@@ -45,6 +44,14 @@ def patient(seconds: float) -> type[asyncio.Protocol]:
                 self._unset_keepalive_if_required()
                 self._wait()
 
+        def send_400_response(self, msg: str) -> None:
+            if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                self._tell(b"400 Bad Request", b"this is no HTTP request.")
+            self.transport.close()  # in the middle of an answer, or behind it, there is no other
+
+        def _should_upgrade(self) -> bool:
+            return False  # what a server cannot speak it passes over
+
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop()
             super().connection_lost(exc)
@@ -61,7 +68,11 @@ def patient(seconds: float) -> type[asyncio.Protocol]:
         def _give_up(self) -> None:
             if not self.transport.is_closing():
                 if self.conn.trailing_data[0]:  # who has said nothing is told nothing
-                    self.transport.write(_TOO_SLOW % (len(_BODY), _BODY))
+                    self._tell(b"408 Request Timeout", b"the headers did not arrive in time.")
                 self.transport.close()
+
+        def _tell(self, status: bytes, message: bytes) -> None:
+            body = _BODY % message
+            self.transport.write(_ANSWER % (status, len(body), body))
 
     return Patient
