@@ -65,7 +65,7 @@ def measured(setting: Setting, name: str, shape: ModelShape, bandwidth: float) -
     batches = (1, 4) if setting.dry else (1, 8, 64, 256)
     model = random_llama(shape, setting.half, setting.device)
     slot = bytes_per_slot(model.kv_layers, model.dtype)
-    room = max(batches) * (context + 3 * steps)
+    room = max(batches) * (context + 3 * steps) * 5 // 4
     parameters = {"kv_tokens": room, "max_running": max(batches), "max_batch_tokens": 4_096}
     tokenizer, template = byte_tokenizer(shape.vocab), plain_template()
     with Runtime.over(model, tokenizer, template, **parameters) as runtime:
@@ -89,7 +89,8 @@ def python(setting: Setting) -> Rows:
     context, steps = (40, 4) if setting.dry else (256, 2 * STEPS)
     model = random_llama(TINY, setting.half, setting.device)
     tokenizer, template = byte_tokenizer(TINY.vocab), plain_template()
-    parameters = {"kv_tokens": max(batches) * (context + 3 * steps), "max_running": max(batches)}
+    room = max(batches) * (context + 3 * steps) * 5 // 4
+    parameters = {"kv_tokens": room, "max_running": max(batches)}
     with Runtime.over(model, tokenizer, template, **parameters) as runtime:
         for batch in batches:
             taken = step_milliseconds(runtime, random_prompts(batch, context, batch), steps)
