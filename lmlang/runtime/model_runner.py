@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from lmlang.kernels.forms import row_invariant
-from lmlang.runtime.attention import run_attention
+from lmlang.runtime.attention import AttentionPlan, run_attention
 from lmlang.runtime.batch import Batch, build_batch, build_paged_batch
 from lmlang.runtime.cache.pool import KVPool
 from lmlang.runtime.cuda_graphs import DecodeGraphs
 from lmlang.runtime.exact_attention import ExactPlan, run_exact
 from lmlang.runtime.models.adapters import Adapter, AdapterRows
-from lmlang.runtime.models.causal import CausalLM, Inputs
-from lmlang.runtime.paged_plan import PagedPlan, run_paged
+from lmlang.runtime.models.causal import Attend, CausalLM, Inputs
+from lmlang.runtime.paged_plan import PagedAttend, PagedPlan
 from lmlang.runtime.scheduler import Plan
 
 NO_ADAPTERS: Mapping[str, Adapter] = MappingProxyType({})
@@ -75,19 +75,22 @@ class ModelRunner:
         return logits[: batch.logit_rows[-1].end]
 
     def _forward(self, batch: Batch) -> Tensor:
-        plan, kv_layers, pool = batch.attention, self.model.kv_layers, self.pool
+        adapters = tuple([AdapterRows(self._adapters[name], at) for name, at in batch.adapters])
+        inputs = Inputs(batch.input_ids, batch.positions, batch.logits_at, adapters)
+        with row_invariant() if self._deterministic else nullcontext():
+            return self.model.forward(inputs, self._attend(batch.attention))
+
+    def _attend(self, plan: AttentionPlan | ExactPlan | PagedPlan) -> Attend:
+        layers, kv_layers = self.pool.layers, self.model.kv_layers
+        if isinstance(plan, PagedPlan):
+            return PagedAttend(plan, layers, kv_layers)
 
         def attend(
             layer: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None
         ) -> Tensor:
-            own = (q, k, v, pool.layers[layer], kv_layers[layer], sinks)
-            if isinstance(plan, PagedPlan):
-                return run_paged(plan, *own)
+            own = (q, k, v, layers[layer], kv_layers[layer], sinks)
             if isinstance(plan, ExactPlan):
                 return run_exact(plan, *own)
             return run_attention(plan, *own)
 
-        adapters = tuple([AdapterRows(self._adapters[name], at) for name, at in batch.adapters])
-        inputs = Inputs(batch.input_ids, batch.positions, batch.logits_at, adapters)
-        with row_invariant() if self._deterministic else nullcontext():
-            return self.model.forward(inputs, attend)
+        return attend

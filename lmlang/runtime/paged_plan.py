@@ -185,11 +185,18 @@ def run_paged(
         [T, H, Dv].
     """
     store_kv(kv, plan.stores, k, v)
+    return attend_paged(plan, q, kv, layer, sinks)
+
+
+def attend_paged(
+    plan: PagedPlan, q: Tensor, kv: PagedKV, layer: KVLayer, sinks: Tensor | None = None
+) -> Tensor:
+    """`run_paged` where the new keys and values have been stored."""
     parts = plan.parts[layer.window]
     states = [_attend(rows, q, kv, plan.table, layer) for rows in parts.rows]
     out, lse = states[0]
     if len(states) > 1:
-        out = q.new_empty(*q.shape[:2], v.shape[2])
+        out = q.new_empty(*q.shape[:2], kv.value_dim)
         lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
         for rows, (part, its_lse) in zip(parts.rows, states, strict=True):
             out[rows.queries], lse[rows.queries] = part, its_lse
@@ -200,6 +207,36 @@ def run_paged(
         )
         merge_states(out, lse, *state, level.queries)
     return out if sinks is None else apply_sinks(out, lse, sinks)
+
+
+class PagedAttend:
+    """Attention by a plan, as a model calls it: a `StoringAttend`.
+
+    Args:
+        plan: Of the batch.
+        layers: The pool's, written in place.
+        kv_layers: What attention of each is like.
+    """
+
+    def __init__(self, plan: PagedPlan, layers: Seq[PagedKV], kv_layers: Seq[KVLayer]) -> None:
+        self._plan = plan
+        self._layers = layers
+        self._kv_layers = kv_layers
+
+    def __call__(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
+        """See `Attend`."""
+        own = (self._layers[layer], self._kv_layers[layer])
+        return run_paged(self._plan, q, k, v, *own, sinks)
+
+    def place(self, layer: int) -> tuple[PagedKV, Tensor]:
+        """See `StoringAttend`."""
+        return self._layers[layer], self._plan.stores
+
+    def stored(self, layer: int, q: Tensor, sinks: Tensor | None = None) -> Tensor:
+        """See `StoringAttend`."""
+        return attend_paged(self._plan, q, self._layers[layer], self._kv_layers[layer], sinks)
 
 
 def _attend(

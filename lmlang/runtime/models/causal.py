@@ -10,11 +10,12 @@ token sees, is `attend`'s business; what its attention is like stands in ``kv_la
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from lmlang.kernels.paged import PagedKV
 from lmlang.runtime.models.adapters import Adapter, AdapterRows
 from lmlang.runtime.models.lora import LoraFile
 from lmlang.runtime.shape import KVLayer
@@ -42,6 +43,19 @@ class Attend(Protocol):
         Returns:
             [T, heads, value_dim] in q's dtype.
         """
+        ...
+
+
+@runtime_checkable
+class StoringAttend(Attend, Protocol):
+    """Attention for which a model may store keys and values itself, in the pass that turns them."""
+
+    def place(self, layer: int) -> tuple[PagedKV, Tensor]:
+        """A layer's keys and values, and the slots of the batch's tokens, int64 [T]."""
+        ...
+
+    def stored(self, layer: int, q: Tensor, sinks: Tensor | None = None) -> Tensor:
+        """What a call gives, where keys and values have been stored."""
         ...
 
 

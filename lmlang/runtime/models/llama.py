@@ -27,10 +27,11 @@ from lmlang.kernels.rope import (
     llama3_frequencies,
     rope_angles,
     rope_frequencies,
+    rope_store,
     yarn_frequencies,
 )
 from lmlang.runtime.models.adapters import Adapter, AdapterRows, Place, add_deltas, fit
-from lmlang.runtime.models.causal import Attend, Inputs
+from lmlang.runtime.models.causal import Attend, Inputs, StoringAttend
 from lmlang.runtime.models.lora import LoraFile
 from lmlang.runtime.shape import ModelShape, Rope
 
@@ -179,6 +180,7 @@ class LlamaModel:
         input_ids, positions = inputs.input_ids, inputs.positions
         shape, eps = self.shape, self.shape.norm_eps
         angles = {rope: self._angles(positions, rope) for rope in self._frequencies}
+        storing = attend if isinstance(attend, StoringAttend) else None
         residual = embedding(input_ids, self._embed)
         if shape.embed_scale != 1:
             residual.mul_(self._embed_scale)
@@ -186,8 +188,8 @@ class LlamaModel:
         for index, layer in enumerate(self._layers):
             rope = shape.kind(index).rope
             qkv = self._times(normed, index, "qkv", inputs.adapters)
-            q, k, v = self._projected(qkv, layer, None if rope is None else angles[rope])
-            attended = attend(index, q, k, v).reshape(len(input_ids), shape.query_width)
+            turns = None if rope is None else angles[rope]
+            attended = self._attended(index, qkv, turns, attend, storing)
             out = self._times(attended, index, "out", inputs.adapters)
             if shape.post_norms:
                 out = rms_norm(out, layer["post_attention_norm"], eps)
@@ -212,18 +214,32 @@ class LlamaModel:
         factor = rope.attention_factor
         return cos.mul_(factor).to(self.dtype), sin.mul_(factor).to(self.dtype)
 
-    def _projected(
-        self, qkv: Tensor, layer: Mapping[str, Tensor], angles: tuple[Tensor, Tensor] | None
-    ) -> tuple[Tensor, ...]:
-        """Queries, keys and values, views of one buffer in which the former two lie together."""
+    def _attended(
+        self,
+        index: int,
+        qkv: Tensor,
+        angles: tuple[Tensor, Tensor] | None,
+        attend: Attend,
+        storing: StoringAttend | None,
+    ) -> Tensor:
+        """Attention of a layer from its product ``[T, qkv]``, which is written: ``[T, width]``.
+
+        ``storing`` is ``attend`` where that lets a model store keys and values itself.
+        """
         heads, kv_heads = self.shape.heads, self.shape.kv_heads
         qkv = qkv.view(len(qkv), heads + 2 * kv_heads, self.shape.head_dim)
         turning = qkv[:, : heads + kv_heads]
         if self.shape.qk_norm:
-            turning.copy_(rms_norm(turning, layer["qk_norm"], self.shape.norm_eps))
-        if angles is not None:
-            apply_rope(turning, *angles)
-        return torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
+            weight = self._layers[index]["qk_norm"]
+            turning.copy_(rms_norm(turning, weight, self.shape.norm_eps))
+        if angles is not None and storing is not None:
+            rope_store(qkv, *angles, heads, *storing.place(index))
+            out = storing.stored(index, qkv[:, :heads])
+        else:
+            if angles is not None:
+                apply_rope(turning, *angles)
+            out = attend(index, *torch.split(qkv, [heads, kv_heads, kv_heads], dim=1))
+        return out.reshape(len(qkv), self.shape.query_width)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """``[R, hidden]`` rows of what `_hidden` gave to ``[R, vocab]`` float32 logits."""
