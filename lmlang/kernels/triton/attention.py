@@ -27,7 +27,10 @@ LEAST_KEYS = 256
 PARTS_AT_ONCE = 8
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["row_count", "splits"],
+    do_not_specialize_on_alignment=["rows", "starts", "table", "table_starts"],
+)
 def spans_kernel(
     out,
     lse,
@@ -41,6 +44,7 @@ def spans_kernel(
     table,
     table_starts,
     row_count,
+    splits,
     scale,
     Q_TOKEN: tl.constexpr,
     Q_HEAD: tl.constexpr,
@@ -56,7 +60,7 @@ def spans_kernel(
     DV: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
-    SPLITS: tl.constexpr,
+    SPLIT: tl.constexpr,
     PRECISION: tl.constexpr,
     STAGES: tl.constexpr,
     M: tl.constexpr,
@@ -65,7 +69,7 @@ def spans_kernel(
     BLOCK_DV: tl.constexpr,
     STEP: tl.constexpr,
 ):
-    """One tile of queries over its keys, or with SPLITS over a part of them.
+    """One tile of queries over its keys, or with SPLIT over one part of them of ``splits``.
 
     Without ``rows`` the queries are the last tokens of their row and see what stands before them;
     with ``rows`` they are those of a group and see all of its keys.
@@ -106,8 +110,8 @@ def spans_kernel(
         inner = tl.cdiv(tl.maximum(most - WINDOW + 1, 0), N) * N
     high = most + 1
     outer = (least + 1) // N * N
-    if SPLITS > 1:
-        part = tl.cdiv(tl.cdiv(high - low, SPLITS), N) * N
+    if SPLIT:
+        part = tl.cdiv(tl.cdiv(high - low, splits), N) * N
         low = low + split * part
         high = tl.minimum(high, low + part)
     inner = tl.minimum(tl.maximum(inner, low), tl.maximum(high, low))
@@ -151,8 +155,8 @@ def spans_kernel(
 
     result, result_lse = state(acc, top, total)
     slot = (begin + token).to(tl.int64) * HEADS + head
-    if SPLITS > 1:
-        slot = ((begin + token).to(tl.int64) * SPLITS + split) * HEADS + head
+    if SPLIT:
+        slot = ((begin + token).to(tl.int64) * splits + split) * HEADS + head
     else:
         result_lse *= LN2
     size = tl.arange(0, BLOCK_DV)
@@ -161,15 +165,15 @@ def spans_kernel(
     tl.store(lse + slot, result_lse, real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def merge_splits_kernel(
     out,
     lse,
     parts,
     part_lses,
+    splits,
     HEADS: tl.constexpr,
     DV: tl.constexpr,
-    SPLITS: tl.constexpr,
     BLOCK_DV: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
@@ -177,7 +181,7 @@ def merge_splits_kernel(
     query = tl.program_id(0)
     head = tl.program_id(1)
     result, result_lse = merge_parts(
-        parts, part_lses, query * SPLITS, SPLITS, head, HEADS, DV, BLOCK_DV, AT_ONCE
+        parts, part_lses, query * splits, splits, head, HEADS, DV, BLOCK_DV, AT_ONCE
     )
     at = query.to(tl.int64) * HEADS + head
     size = tl.arange(0, BLOCK_DV)
@@ -255,14 +259,14 @@ def _spans(
         parts, part_lses = out, lse
     spans_kernel[(kv.kv_heads, tiles, splits)](
         parts, part_lses, q, rows, *pool_arguments(kv), starts, table, table_starts, row_count,
-        scale, q.stride(0), q.stride(1), *pool_strides(kv), heads, groups, dk, dv, window, softcap,
-        splits, tile.precision, tile.stages, tile.m, tile.n, block_of(dk), block_of(dv),
-        ROWS_AT_ONCE,
+        splits, scale, q.stride(0), q.stride(1), *pool_strides(kv), heads, groups, dk, dv, window,
+        softcap, splits > 1, tile.precision, tile.stages, tile.m, tile.n, block_of(dk),
+        block_of(dv), ROWS_AT_ONCE,
         num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=True,
     )  # fmt: skip
     if splits > 1:
         merge_splits_kernel[(queries, heads)](
-            out, lse, parts, part_lses, heads, dv, splits, block_of(dv), PARTS_AT_ONCE,
+            out, lse, parts, part_lses, splits, heads, dv, block_of(dv), PARTS_AT_ONCE,
             num_warps=1, enable_fp_fusion=True,
         )  # fmt: skip
     return out, lse

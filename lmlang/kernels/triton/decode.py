@@ -58,7 +58,10 @@ def seen(table_starts, row, WINDOW: tl.constexpr):
     return begin, first, length
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["rows", "units"],
+    do_not_specialize_on_alignment=["table", "table_starts"],
+)
 def decode_kernel(
     parts,
     part_lses,
@@ -136,7 +139,7 @@ def decode_kernel(
     tl.store(part_lses + slot, result_lse, real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "units"], do_not_specialize_on_alignment=["table_starts"])
 def merge_units_kernel(
     out,
     lse,

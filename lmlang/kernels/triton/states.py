@@ -57,7 +57,7 @@ def merge_parts(
     return acc / some, top + tl.log2(some)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["lse", "part_lse", "rows"])
 def merge_states_kernel(
     out,
     lse,

@@ -26,8 +26,8 @@ class Tile:
         m: Rows of a tile of queries (a query's heads of one kv head are so many rows).
         n: Keys of a tile.
         warps: Warps of 32 threads.
-        stages: How deep loads are pipelined. Keys wait for their slots, so that three stages
-            more than one hold one tile of keys more on its way, or two.
+        stages: How deep loads are pipelined. Keys wait for their slots, so it takes two stages
+            more to have one tile of keys more on its way.
         precision: Of float32 products: in three parts on tensor cores, or without them.
     """
 
