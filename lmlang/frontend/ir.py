@@ -12,7 +12,6 @@ Nodes are pure data: source lines and Python values lie beside them, keyed by th
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -377,37 +376,3 @@ class Program:
     def __repr__(self) -> str:
         name, count = str(self.name)[:80], len(self.nodes or ())
         return f"<ir.Program {name!r}: {count:,} nodes, shown by print_program>"
-
-
-class Recording:
-    """A `Program` in the making. Thread-safe: states of one run may be appended to in parallel."""
-
-    def __init__(self, name: str, parameters: tuple[Parameter, ...] = ()) -> None:
-        self._name = name
-        self._parameters = parameters
-        self._nodes: list[Node] = [Start()]
-        self._sources: dict[int, str] = {}
-        self._ids = itertools.count(1)
-        self._closed = False
-
-    def new_state(self) -> int:
-        """An id that no node has made yet."""
-        return next(self._ids)
-
-    def add(self, node: Node, source: str) -> None:
-        """Add a node whose states are in place; nothing, once it is closed."""
-        if self._closed:
-            return
-        self._nodes.append(node)
-        for made in made_by(node):
-            self._sources[made] = source
-
-    def close(self) -> None:
-        """Record nothing more."""
-        self._closed = True
-
-    def program(self) -> Program:
-        """What has been recorded so far."""
-        return Program(
-            self._name, tuple(self._nodes), self._parameters, sources=dict(self._sources)
-        )

@@ -19,6 +19,7 @@ from lmlang.frontend.passes import prefix
 from lmlang.frontend.preview import Preview, preview
 from lmlang.frontend.progress import Progress
 from lmlang.frontend.recorder import ProgramState
+from lmlang.frontend.recording import Recording
 from lmlang.frontend.rows import (
     BatchResult,
     OnError,
@@ -375,7 +376,7 @@ class Function(Generic[P, R]):
     ) -> Call:
         most, priority = options.max_program_tokens, options.priority
         run = Run(self.__name__, backend, options.gen, seed, row_key, most, priority)
-        run.recording = ir.Recording(self.__name__, self._parameters)
+        run.recording = Recording(self.__name__, self._parameters)
         if options.ship:
             from lmlang.frontend.ship import ship  # which loads the wire
 

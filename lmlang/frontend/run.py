@@ -23,6 +23,7 @@ from lmlang.frontend import ir, waiting
 from lmlang.frontend.meta import Meta
 from lmlang.frontend.options import GenDefaults
 from lmlang.frontend.record import Record
+from lmlang.frontend.recording import Recording
 from lmlang.frontend.ringing import Ringing
 from lmlang.frontend.samples import Samples
 from lmlang.frontend.source import users_part
@@ -214,7 +215,7 @@ class Run:
         self.max_program_tokens = max_program_tokens
         self.priority = priority
         self.id = secrets.token_hex(8)
-        self.recording = ir.Recording(name)
+        self.recording = Recording(name)
         self.changed = threading.Condition(threading.Lock())
         self.ended: BaseException | None = None
         self.finished = False

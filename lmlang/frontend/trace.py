@@ -26,6 +26,7 @@ from lmlang.frontend.defaults import use
 from lmlang.frontend.expression import Leaf
 from lmlang.frontend.options import GenDefaults
 from lmlang.frontend.passes import own_refs
+from lmlang.frontend.recording import Recording
 from lmlang.frontend.run import Operation, Phase, Run, State, Variable
 from lmlang.frontend.source import line_of, users_line
 from lmlang.frontend.symbolic import SymbolicText, SymbolicValue, Unknown
@@ -169,7 +170,7 @@ class _Tracing:
             self.end(line_of(error), why)
 
 
-class _TraceRecording(ir.Recording):
+class _TraceRecording(Recording):
     """Stays without what a body records on its way out of a refusal."""
 
     def __init__(self, name: str, parameters: tuple[ir.Parameter, ...], tracing: _Tracing) -> None:
