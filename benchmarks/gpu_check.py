@@ -16,9 +16,6 @@ no target counts.
 
 from __future__ import annotations
 
-from lmlang.runtime import openmp  # noqa: F401 - before anything that loads torch
-
-# isort: split
 import argparse
 import dataclasses
 import importlib
@@ -32,15 +29,12 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-from gpu_check_setting import Row, Setting, failed
+from gpu_check_rows import Row, failed
 from tables import print_table
-
-from lmlang.errors import ModelError
-from lmlang.runtime.models.fetch import find_embedded_model
 
 PARTS = {"kernels": 150, "parity": 150, "speed": 80, "steps": 130, "programs": 110}
 """Seconds that each part may take."""
@@ -57,7 +51,7 @@ def main() -> int:
     options = arguments()
     if options.child:
         return child(options)
-    if not options.dry_run and not torch.cuda.is_available():
+    if not options.dry_run and not has_gpu():
         sys.exit("there is no GPU that torch can use: see nvidia-smi, or give --dry-run")
     begun = time.monotonic()
     found: dict[str, list[Row]] = {}
@@ -94,9 +88,21 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def has_gpu() -> bool:
+    """Whether torch can use one."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def child(options: argparse.Namespace) -> int:
     """One part, in this process: each row is told as soon as it is known."""
-    device = torch.device("cpu") if options.dry_run else torch.device("cuda", 0)
+    from gpu_check_setting import CPU, GPU, Setting
+
+    from lmlang.errors import ModelError
+    from lmlang.runtime.models.fetch import find_embedded_model
+
+    device = CPU if options.dry_run else GPU
     model = options.model
     if model is None:
         try:
@@ -146,18 +152,17 @@ def of_process(part: str, seconds: float, given: Sequence[str]) -> list[Row]:
 
 def setup(dry: bool) -> dict[str, Any]:
     """What the numbers depend on."""
-    facts: dict[str, Any] = {
-        "device": "cpu, dry run" if dry else torch.cuda.get_device_name(0),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-    for name in ("triton", "transformers", "numpy"):
+    facts: dict[str, Any] = {"device": "cpu, dry run", "python": platform.python_version()}
+    for name in ("torch", "triton", "transformers", "numpy"):
         try:
-            facts[name] = importlib.import_module(name).__version__
-        except ImportError:
+            facts[name] = version(name)
+        except PackageNotFoundError:
             facts[name] = "none"
     if not dry:
-        facts["cuda"], facts["memory"] = torch.version.cuda, torch.cuda.mem_get_info(0)[1]
+        import torch
+
+        facts["device"], facts["cuda"] = torch.cuda.get_device_name(0), torch.version.cuda
+        facts["memory"] = torch.cuda.mem_get_info(0)[1]
     return facts
 
 

@@ -15,7 +15,8 @@ from functools import partial
 
 import numpy as np
 import torch
-from gpu_check_setting import CPU, Row, Rows, Setting, failed
+from gpu_check_rows import Row, Rows, failed
+from gpu_check_setting import CPU, Setting
 from torch import Tensor
 
 from lmlang.kernels.activation import gelu_tanh_mul, silu_mul

@@ -13,14 +13,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from gpu_check_rows import Row, Rows, failed
 from gpu_check_setting import (
     ONE_BILLION,
     TINY,
-    Row,
-    Rows,
     Setting,
     byte_tokenizer,
-    failed,
     plain_template,
     random_llama,
     random_prompts,

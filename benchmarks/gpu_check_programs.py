@@ -15,7 +15,8 @@ from typing import Any
 import programs
 import torch
 import transformers
-from gpu_check_setting import Row, Rows, Setting, failed
+from gpu_check_rows import Row, Rows, failed
+from gpu_check_setting import Setting
 from peers import Generated, Peer
 from transformers import GenerationConfig
 

@@ -1,4 +1,4 @@
-"""What the parts of the GPU check have in common: rows of the table, timing, a random Llama."""
+"""What the parts of the GPU check have in common: where they run, timing, a random Llama."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from lmlang.runtime import openmp  # noqa: F401 - before anything that loads tor
 # isort: split
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from lmlang.runtime.models.llama import LlamaModel, weight_shapes
 from lmlang.runtime.shape import LayerKind, ModelShape, Rope
 from lmlang.runtime.tokenizer import CONTROL, NORMAL, Tokenizer
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 TINY = ModelShape(
     layers=2, heads=4, kv_heads=2, head_dim=32, hidden=128, intermediate=256, vocab=512,
     max_positions=4_096, tied_head=False,
@@ -33,48 +33,6 @@ EIGHT_BILLION = ModelShape(
     vocab=128_256, max_positions=131_072, kinds=(LayerKind(rope=Rope(500_000.0)),), tied_head=False,
 )  # fmt: skip
 """Sizes of Llama 3.2 1B and Llama 3.1 8B, by their published configs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A line of the table.
-
-    Args:
-        name: What was looked at.
-        value: The measured number; None where there is none.
-        unit: Of the number.
-        target: What is wanted, in words; "" where nothing is.
-        ok: Whether it is as wanted; None where nothing is.
-        note: For people; of what failed, why.
-        speed: Whether the target is one of speed, which is missed rather than failed.
-    """
-
-    name: str
-    value: float | None = None
-    unit: str = ""
-    target: str = ""
-    ok: bool | None = None
-    note: str = ""
-    speed: bool = False
-
-
-Rows = Iterator[Row]
-
-
-def failed(name: str, error: BaseException) -> Row:
-    """The row of a check that raised."""
-    said = str(error).strip().splitlines()
-    return Row(name, ok=False, note=f"{type(error).__name__}: {said[0][:160] if said else ''}")
-
-
-def at_least(name: str, value: float, unit: str, least: float, note: str = "") -> Row:
-    """A speed that is to be no smaller."""
-    return Row(name, value, unit, f">= {least:g}", value >= least, note, speed=True)
-
-
-def at_most(name: str, value: float, unit: str, most: float, note: str = "") -> Row:
-    """A time that is to be no larger."""
-    return Row(name, value, unit, f"<= {most:g}", value <= most, note, speed=True)
 
 
 @dataclass(frozen=True, slots=True)

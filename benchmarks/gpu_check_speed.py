@@ -16,7 +16,8 @@ from functools import partial
 
 import numpy as np
 import torch
-from gpu_check_setting import Row, Rows, Setting, at_least, failed
+from gpu_check_rows import Row, Rows, at_least, failed
+from gpu_check_setting import Setting
 
 from lmlang.kernels.paged import PagedKV, quantised
 from lmlang.kernels.paged_attention import paged_decode, paged_prefill

@@ -12,17 +12,14 @@ import statistics
 from itertools import pairwise
 
 import torch
+from gpu_check_rows import Row, Rows, at_most, failed
 from gpu_check_setting import (
     EIGHT_BILLION,
     ONE_BILLION,
     TINY,
-    Row,
-    Rows,
     Setting,
-    at_most,
     byte_tokenizer,
     bytes_read,
-    failed,
     plain_template,
     random_llama,
     random_prompts,

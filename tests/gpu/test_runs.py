@@ -20,10 +20,10 @@ from tests.tiny import write_tiny_gguf
 
 # isort: split
 from gpu_check_parity import beside_transformers, embedded, random_one
-from gpu_check_setting import Rows, Setting
+from gpu_check_rows import Rows
+from gpu_check_setting import CPU, GPU, Setting
 
 pytestmark = NEEDS_GPU
-CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize("part", [embedded, random_one, beside_transformers])
