@@ -132,16 +132,17 @@ class DecodeGraphs:
 
 def cuda_recorder(device: torch.device) -> Callable[[Work], Work]:
     """What records on a GPU; all graphs have their memory in common."""
-    pool = torch.cuda.graph_pool_handle()
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
 
     def record(work: Work) -> Work:
-        graph = torch.cuda.CUDAGraph()
+        graph, usual = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
         # Other threads of the process may use the GPU meanwhile: they are none of its business.
-        with (
-            torch.cuda.device(device),
-            torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
-        ):
-            work()
+        capture = torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local")
+        try:
+            with capture:
+                work()
+        finally:  # where recording fails, torch would stay on the stream that it recorded
+            torch.cuda.set_stream(usual)
         return graph.replay
 
     return record
