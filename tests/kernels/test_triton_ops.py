@@ -16,6 +16,8 @@ from lmlang.kernels.bitmask import apply_bitmask_reference
 from lmlang.noise import draw_words, gumbel
 from lmlang.protocol import SamplingParams
 from lmlang.runtime.sampler import Draw, sample
+from tests.runtime.test_cuda_graphs import graphs_of, stepped
+from tests.runtime.test_engine import expected, request
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install triton")
 from lmlang.kernels.triton import activation as triton_activation
@@ -255,13 +257,14 @@ def test_a_large_vocabulary_is_drawn_from_in_stretches(vocab: int, monkeypatch) 
 def test_ties_and_cuts_fall_as_in_the_reference(
     seed: int, vocab: int, levels: int, top_k: list[int], top_p: list[float], min_p: list[float]
 ) -> None:
-    triton_sampling.SEARCH_BLOCK = triton_sampling.DRAW_BLOCK = 64
-    triton_sampling.ROWS = 32
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randint(0, levels, (32, vocab), generator=generator) * 0.75
     scores[torch.rand(32, vocab, generator=generator) < 0.2] = float("-inf")
     keys = np.arange(32) + seed
-    got, wanted = drawn_both_ways(scores, keys, [1.0, 0.0, 0.5], top_k, top_p, min_p)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("ROWS", 32), ("SEARCH_BLOCK", 64), ("DRAW_BLOCK", 64)):
+            patch.setattr(triton_sampling, name, value)
+        got, wanted = drawn_both_ways(scores, keys, [1.0, 0.0, 0.5], top_k, top_p, min_p)
     sure = got[2] == 1
     assert torch.equal(got[0][sure], wanted[0][sure])
     # What is not sure stands at a cut of top-p, where the sum of what is likelier is top_p itself.
@@ -304,6 +307,7 @@ def in_triton(monkeypatch: pytest.MonkeyPatch):
         forms._chosen.cache_clear()
 
     use("triton")
+    assert forms.form_of(torch.ones(1)) == "triton"
     yield use
     monkeypatch.undo()
     forms._chosen.cache_clear()
@@ -350,6 +354,19 @@ def test_a_draw_that_is_not_sure_is_made_again_by_the_reference(in_triton) -> No
     got = sample(scores, draws)
     in_triton("reference")
     assert got == sample(scores, draws)
+
+
+def test_an_engine_gives_the_tokens_of_the_reference_with_all_kernels_in_triton(in_triton) -> None:
+    asked = [
+        request("the user and", 3, max_tokens=4, temperature=0.8, top_p=0.9, ignore_eos=True),
+        request("the user and the world", 4, max_tokens=3, ignore_eos=True, temperature=0),
+    ]
+    engine = stepped(graphs_of())
+    generations = [engine.generate(one) for one in asked]
+    engine.run()
+    got = [list(generation.result(timeout=0).ids) for generation in generations]
+    in_triton("reference")
+    assert got == [expected(one) for one in asked]
 
 
 CASES: list[tuple[Callable[[], object], str]] = [
