@@ -307,7 +307,6 @@ def in_triton(monkeypatch: pytest.MonkeyPatch):
         forms._chosen.cache_clear()
 
     use("triton")
-    assert forms.form_of(torch.ones(1)) == "triton"
     yield use
     monkeypatch.undo()
     forms._chosen.cache_clear()
@@ -338,6 +337,7 @@ def test_the_sampler_draws_the_same_with_either_form(many_rows: None, in_triton)
         )
         for i, row in enumerate(rng.permutation(200))
     ]
+    assert forms.form_of(logits) == "triton"
     got = sample(logits, draws)
     in_triton("reference")
     wanted = sample(logits, draws)
@@ -361,6 +361,7 @@ def test_an_engine_gives_the_tokens_of_the_reference_with_all_kernels_in_triton(
         request("the user and", 3, max_tokens=4, temperature=0.8, top_p=0.9, ignore_eos=True),
         request("the user and the world", 4, max_tokens=3, ignore_eos=True, temperature=0),
     ]
+    assert forms.form_of(torch.ones(1)) == "triton"
     engine = stepped(graphs_of())
     generations = [engine.generate(one) for one in asked]
     engine.run()
