@@ -120,17 +120,24 @@ def _cut(
     key_from = tl.zeros((ROWS, 1), tl.int32)
     before = tl.zeros((ROWS, 1), tl.float32)  # the weight of keys below key_from
     excess = tl.full((ROWS, 1), float("inf"), tl.float32)  # of keys up to its end, over the target
+    single = tl.full((ROWS, 1), -1, tl.int32)  # the only key from there to its end, or -1
     shift = tl.full((), 31, tl.int32)
-    while (shift > 0) & (tl.max(tl.where(excess > slack, 1, 0)) > 0):
-        most = tl.minimum((1 << BITS) - 1, (1 << shift) - 1)
+    while (shift > 0) & (tl.max(tl.where((excess > slack) & (single < 0), 1, 0)) > 0):
+        most, width = tl.minimum((1 << BITS) - 1, (1 << shift) - 1), shift
         shift = tl.maximum(shift - BITS, 0)
+        lowest = tl.full((ROWS, BLOCK), LAST, tl.int32)
+        highest = tl.full((ROWS, BLOCK), -1, tl.int32)
         reached = tl.zeros((ROWS, BLOCK, 1 << BITS), tl.float32)
         for start in range(0, vocab, BLOCK):
             ids = start + tl.arange(0, BLOCK)[None, :]
             scaled = _scaled(scores, ids, vocab, largest, temperature)
             key = _key(scaled)
             weight = tl.exp(scaled) if WEIGHED else tl.full((ROWS, BLOCK), 1.0, tl.float32)
-            weight = tl.where((ids < vocab) & _kept(key, ids, last_key, last_id), weight, 0.0)
+            kept = (ids < vocab) & _kept(key, ids, last_key, last_id)
+            weight = tl.where(kept, weight, 0.0)
+            inside = kept & (((key - key_from) >> width) == 0)
+            lowest = tl.minimum(lowest, tl.where(inside, key, LAST))
+            highest = tl.maximum(highest, tl.where(inside, key, -1))
             below = ((key - key_from) >> shift)[:, :, None] <= ways[:, None, :]
             reached += tl.where(below, weight[:, :, None], 0.0)
         total = tl.sum(reached, axis=1)
@@ -139,9 +146,12 @@ def _cut(
         before = tl.where(way > 0, lower, before)
         excess = tl.sum(tl.where(ways == way, total, 0.0), axis=1)[:, None] - target
         key_from += way << shift
+        first = tl.min(lowest, axis=1)[:, None]
+        single = tl.where(first == tl.max(highest, axis=1)[:, None], first, -1)
     key_end = key_from + ((1 << shift) - 1)
     id_end = tl.full((ROWS, 1), LAST, tl.int32)
     if tl.max(tl.where(excess > slack, 1, 0)) > 0:  # equal ones at the cut: lower ids come first
+        key_from = tl.where(single >= 0, single, key_from)
         each = tl.full((ROWS, 1), 1.0, tl.float32)
         if WEIGHED:
             each = tl.exp(-key_from.to(tl.float32, bitcast=True))
@@ -158,6 +168,7 @@ def _cut(
             last_equal = tl.maximum(last_equal, tl.max(found, axis=1)[:, None])
             seen += tl.sum(equal.to(tl.int32), axis=1)[:, None]
         id_end = tl.where(is_tied, last_equal, id_end)
+        key_end = tl.where(is_tied, key_from, key_end)
     # Nothing that was cut off before comes back.
     id_end = tl.where(key_end == last_key, tl.minimum(id_end, last_id), id_end)
     id_end = tl.where(key_end > last_key, last_id, id_end)
