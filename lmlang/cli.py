@@ -30,7 +30,7 @@ ENGINE = ("kv_tokens", "memory_fraction", "host_kv_gb", "max_batch_tokens", "max
 ENGINE_WORDS = ("policy", "speculative", "deterministic", "heartbeat", "lora")
 LIMITS = ("max_requests", "max_body", "max_samples", "max_batch")
 PROGRAMS = ("max_program_nodes", "max_program_states", "max_program_depth", "max_program_tokens")
-TIMES = ("request_timeout", "header_timeout", "body_timeout", "drain_timeout")
+TIMES = ("request_timeout", "header_timeout", "body_timeout", "send_timeout", "drain_timeout")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -162,6 +162,9 @@ def _add_serve_options(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--request-timeout", type=float, metavar="S", help="600 seconds")
     limits.add_argument("--header-timeout", type=float, metavar="S", help="to arrive; 20 seconds")
     limits.add_argument("--body-timeout", type=float, metavar="S", help="to arrive; 30 seconds")
+    limits.add_argument(
+        "--send-timeout", type=float, metavar="S", help="for clients to read answers; 60 seconds"
+    )
     limits.add_argument(
         "--drain-timeout", type=float, metavar="S", help="for what is under way at the end; 30"
     )

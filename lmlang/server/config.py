@@ -49,6 +49,7 @@ class ServerConfig:
         request_timeout: Seconds for one request.
         header_timeout: Seconds for its line and headers to arrive.
         body_timeout: Seconds for its body to arrive.
+        send_timeout: Seconds for a client to read on where it leaves an answer unread.
         drain_timeout: Seconds for requests under way to end before the server does.
 
     Raises:
@@ -79,6 +80,7 @@ class ServerConfig:
     request_timeout: float = 600.0
     header_timeout: float = 20.0
     body_timeout: float = 30.0
+    send_timeout: float = 60.0
     drain_timeout: float = 30.0
 
     def __post_init__(self) -> None:
@@ -91,7 +93,7 @@ class ServerConfig:
         for name in ("max_top_logprobs", "max_stops", "max_stop_bytes", "max_choices"):
             limits.integer(name, getattr(self, name), 0, 1 << 30)
         limits.integer("max_constraint", self.max_constraint, 0, 1 << 30)
-        for name in ("request_timeout", "header_timeout", "body_timeout"):
+        for name in ("request_timeout", "header_timeout", "body_timeout", "send_timeout"):
             limits.number(name, getattr(self, name), 0.0, 1e6, above=True)
         limits.number("drain_timeout", self.drain_timeout, 0.0, 1e6)
         for key in (*self.keys, *self.admin_keys):

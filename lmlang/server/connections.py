@@ -1,4 +1,4 @@
-"""A connection: how long headers may take, and what is told where there is no request to answer.
+"""A connection: how long its two ends may take, and what is told where there is no request.
 
 connection ── headers complete ── body, answer ── idle ── first byte ── headers complete …
     ╰── header_timeout ──╯   (body_timeout: bodies)   (uvicorn)    ╰── header_timeout ──╯
@@ -21,11 +21,12 @@ _BODY = (
 )
 
 
-def patient(seconds: float) -> type[asyncio.Protocol]:
-    """The protocol of connections whose headers must arrive within so many seconds."""
+def patient(header_timeout: float, send_timeout: float) -> type[asyncio.Protocol]:
+    """The protocol of connections whose clients send, and read, within so many seconds."""
 
     class Patient(H11Protocol):
         _waiting: asyncio.TimerHandle | None = None
+        _unread: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -52,18 +53,33 @@ def patient(seconds: float) -> type[asyncio.Protocol]:
         def _should_upgrade(self) -> bool:
             return False  # what a server cannot speak it passes over
 
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            # Also behind the end of an answer, which would wait for its reader for ever.
+            self._unread = self.loop.call_later(send_timeout, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            self._read()
+            super().resume_writing()
+
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop()
+            self._read()
             super().connection_lost(exc)
 
         def _wait(self) -> None:
             self._stop()
-            self._waiting = self.loop.call_later(seconds, self._give_up)
+            self._waiting = self.loop.call_later(header_timeout, self._give_up)
 
         def _stop(self) -> None:
             if self._waiting is not None:
                 self._waiting.cancel()
                 self._waiting = None
+
+        def _read(self) -> None:
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
 
         def _give_up(self) -> None:
             if not self.transport.is_closing():

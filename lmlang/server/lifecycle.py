@@ -50,7 +50,8 @@ class ServerProcess(uvicorn.Server):
                 app,
                 host=config.host,
                 port=config.port,
-                http=patient(config.header_timeout),  # h11, which has a limit for headers
+                # of h11, which has a limit for headers
+                http=patient(config.header_timeout, config.send_timeout),
                 ws="none",
                 lifespan="off",
                 access_log=False,

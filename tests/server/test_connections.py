@@ -33,10 +33,14 @@ def server(backend):
 
 
 @contextmanager
-def connected(server):
-    """A connection that has said nothing yet."""
+def connected(server, *small):
+    """A connection that has said nothing yet; the buffers of these options are small."""
     address = urlsplit(server.url)
-    with socket.create_connection((address.hostname, address.port), timeout=SECONDS) as made:
+    with socket.socket() as made:
+        for option in small:
+            made.setsockopt(socket.SOL_SOCKET, option, 4_096)
+        made.settimeout(SECONDS)
+        made.connect((address.hostname, address.port))
         yield made
 
 
@@ -131,6 +135,19 @@ def test_answers_may_take_longer(server, backend):
     backend.release()
     asking.join(SECONDS)
     assert found[0].status_code == 200
+
+
+def test_an_answer_that_nobody_reads_is_dropped_with_its_connection():
+    with (
+        ScriptedBackend(["x" * 500_000], chunk=10_000) as backend,
+        running(backend, send_timeout=SOON) as server,
+        connected(server, socket.SO_RCVBUF) as client,
+    ):
+        body = json.dumps(text("a", params={"max_tokens": 500_000})).encode()
+        client.sendall(request(body, path=b"/lm/generate"))
+        assert client.recv(12) == b"HTTP/1.1 200"
+        until(lambda: not server.server_state.connections, SECONDS)
+        until(lambda: not server.inside.desk.under_way)
 
 
 # ------------------------------------------------------------------------------ odd requests
