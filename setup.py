@@ -17,8 +17,9 @@ NATIVE = Extension(
     # Without errno, square roots and the like are one instruction; a product and a sum may be one.
     extra_compile_args=[
         *("-std=gnu11", "-O3", "-g0", "-Wall", "-Wextra", "-fvisibility=hidden"),
-        *("-fno-math-errno", "-ffp-contract=fast"),
+        *("-fno-math-errno", "-ffp-contract=fast", "-pthread"),
     ],
+    extra_link_args=["-pthread"],
     libraries=["m"],
     py_limited_api=True,
     optional=True,  # no compiler, or one that fails: the reference implementations run

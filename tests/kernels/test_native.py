@@ -37,6 +37,15 @@ def instructions(request: pytest.FixtureRequest) -> Iterator[None]:
     library.lm_limit_instructions(widest)
 
 
+@pytest.fixture(params=["one thread", "torch's threads", "own threads"])
+def sharing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whom a call's work is shared with."""
+    monkeypatch.setattr(native, "threads", lambda: 1 if request.param == "one thread" else 3)
+    native.library().lm_own_threads(request.param == "own threads")
+    yield
+    native.library().lm_own_threads(False)
+
+
 def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
@@ -98,31 +107,28 @@ def cases(draw: st.DrawFn) -> dict[str, object]:
 
 
 @compiled
-@pytest.mark.usefixtures("instructions")
-@pytest.mark.parametrize("threads", [1, 3])
-@settings(max_examples=40)
+@pytest.mark.usefixtures("instructions", "sharing")
+@settings(max_examples=30)
 @given(case=cases())
-def test_attention_is_that_of_the_reference(threads: int, case: dict[str, object]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "threads", lambda: threads)
-        same_states(
-            attention.paged_prefill(**case),
-            paged_attention.prefill_reference(**case),
-        )
-        q, first = case.pop("q"), case.pop("starts")
-        assert isinstance(q, torch.Tensor)
-        assert isinstance(first, torch.Tensor)
-        one = torch.randn(len(first) - 1, *q.shape[1:], generator=generator(1)).to(q.dtype)
-        same_states(
-            attention.paged_decode(one, **case),
-            paged_attention.decode_reference(one, **case),
-        )
-        case.pop("window")
-        members = torch.randint(len(q), (int(first[-1]),), generator=generator(2)).int()
-        same_states(
-            attention.paged_shared(q, members, first, **case),
-            paged_attention.shared_reference(q, members, first, **case),
-        )
+def test_attention_is_that_of_the_reference(case: dict[str, object]) -> None:
+    same_states(
+        attention.paged_prefill(**case),
+        paged_attention.prefill_reference(**case),
+    )
+    q, first = case.pop("q"), case.pop("starts")
+    assert isinstance(q, torch.Tensor)
+    assert isinstance(first, torch.Tensor)
+    one = torch.randn(len(first) - 1, *q.shape[1:], generator=generator(1)).to(q.dtype)
+    same_states(
+        attention.paged_decode(one, **case),
+        paged_attention.decode_reference(one, **case),
+    )
+    case.pop("window")
+    members = torch.randint(len(q), (int(first[-1]),), generator=generator(2)).int()
+    same_states(
+        attention.paged_shared(q, members, first, **case),
+        paged_attention.shared_reference(q, members, first, **case),
+    )
 
 
 @compiled
@@ -136,8 +142,11 @@ def test_long_rows_are_shared_out_and_put_together_again(
     wanted = paged_attention.decode_reference(*arguments)
     for threads in range(1, 8):
         monkeypatch.setattr(native, "threads", lambda threads=threads: threads)
-        got = attention.paged_decode(*arguments)
-        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+        for own in (False, True):
+            native.library().lm_own_threads(own)
+            got = attention.paged_decode(*arguments)
+            native.library().lm_own_threads(False)
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
 @compiled

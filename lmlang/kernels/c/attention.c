@@ -20,7 +20,7 @@
 #define FEW 4           /* queries up to which keys and values are used where they lie */
 #define MAX_LANES 16
 #define LOADING 6       /* loading a tile of keys and values costs as much as so many queries */
-#define LEAST_SHARE 4096 /* cost of a thread's share that is worth waking it for */
+#define LEAST_SHARE 256 /* cost of a share that is worth a thread: about 20 us */
 #define LOG2E 1.4426950408889634f
 #define LN2 0.6931471805599453f
 

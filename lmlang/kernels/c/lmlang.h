@@ -129,6 +129,9 @@ LM_API int lm_limit_instructions(const char *name);
 /* GOMP_parallel of the OpenMP library that is loaded anyway, so that its threads do our work too;
    NULL (as it is at first): one thread. */
 LM_API void lm_set_parallel(void *gomp_parallel);
+/* Whether this thread's calls are shared with threads of our own from now on; at first not. For
+   calls that follow one another with nothing of OpenMP's in between: see pool.c. */
+LM_API void lm_own_threads(int on);
 
 /* Numbers of float32 that lm_attend needs in `space` for these sizes. */
 LM_API int64_t lm_attend_space(int32_t heads, int32_t kv_heads, int32_t key_dim,

@@ -1,8 +1,10 @@
-/* Which instruction sets run, found once; and the threads of the OpenMP library that torch loads.
+/* Which instruction sets run, found once; and which threads share the work of a call.
 
-   A pool of our own would compete with torch's for the cores: its threads spin for a while after
-   each operation. So we hand them our work. A share is taken, not given: however few threads come,
-   all shares are done. */
+   Between operations of torch, the threads of its OpenMP library are awake and look for work for a
+   while, so others would have to compete with them for the cores: we hand them ours. A share is
+   taken, not given: however few threads come, all shares are done. But OpenMP waits for every
+   thread at the end of everything, which takes many times as long as the work where the cores have
+   something else to do; calls that nothing of torch comes between have the threads of pool.c. */
 #include <stddef.h>
 #include <string.h>
 
@@ -11,6 +13,7 @@
 
 static const char *const NAMES[] = {"plain", "avx2", "avx512"};
 static int best = -1, level = -1;
+static __thread int own_threads;
 static void (*gomp_parallel)(void (*)(void *), void *, unsigned, unsigned);
 
 static int found(void) {
@@ -60,8 +63,11 @@ static void do_shares(void *argument) {
         j->fn(j->argument, share);
 }
 
+void lm_own_threads(int on) { own_threads = on; }
+
 void lm_parallel(void (*fn)(void *, int), void *argument, int shares) {
     job j = {fn, argument, shares, 0};
+    if (shares > 1 && own_threads && lm_pool_run(fn, argument, shares)) return;
     if (shares > 1 && gomp_parallel)
         gomp_parallel(do_shares, &j, (unsigned)shares, 0);
     else
