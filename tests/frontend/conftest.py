@@ -22,8 +22,9 @@ from lmlang.testing import RandomBackend, ScriptedBackend
 from tests.backends.served import Site, site
 
 MODULES = (
-    "batches", "constraints", "draws", "dsl_reasoning", "forks", "gen", "handled_errors",
-    "meta_info", "programs", "scopes", "select", "sglang_programs", "state", "streams",
+    "batches", "constraints", "draws", "dsl_reasoning", "dsl_settings", "error_places", "forks",
+    "gen", "handled_errors", "meta_info", "preview", "programs", "scopes", "select",
+    "sglang_programs", "state", "streams",
 )  # fmt: skip
 MOMENT = "it looks at its backend at one moment, and requests and cancels are on their way to it"
 THREADS = "it counts threads, of which a server and a connection have some"
