@@ -132,7 +132,8 @@ class DecodeGraphs:
 
 def cuda_recorder(device: torch.device) -> Callable[[Work], Work]:
     """What records on a GPU; all graphs have their memory in common."""
-    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+    pool = torch.cuda.graph_pool_handle()
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def record(work: Work) -> Work:
         graph, usual = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
