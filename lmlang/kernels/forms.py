@@ -145,6 +145,21 @@ def form_of(x: Tensor) -> Form:
     return "c" if x.device.type == "cpu" and native.available() else "reference"
 
 
+def kernels_of(x: Tensor) -> str:
+    """What runs for a tensor, for people: "C kernels (avx512, 2 threads)", or why there are none.
+
+    Raises:
+        ModelError: As `form_of`.
+    """
+    form = form_of(x)
+    if form == "c":
+        return native.description()
+    if form == "triton":
+        return "Triton kernels"
+    why = "asked for" if _chosen() == "reference" else native.description()
+    return f"reference implementations ({why})"
+
+
 def use_reference() -> bool:
     """Whether only reference implementations may run.
 

@@ -26,6 +26,7 @@ class BackendInfo:
         thinking: The tokens that begin and end the model's reasoning; None: it has none.
         implementation: Whose code computes the model: "native" (ours) or "transformers"; None
             where unknown.
+        kernels: What computes it, for people; None where unknown.
     """
 
     model: str
@@ -35,6 +36,7 @@ class BackendInfo:
     has_vision: bool = False
     thinking: tuple[int, int] | None = None
     implementation: str | None = None
+    kernels: str | None = None
 
 
 class Backend(Protocol):

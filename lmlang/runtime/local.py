@@ -27,7 +27,7 @@ from lmlang.errors import (
 from lmlang.grammar.compiler import Compiler, Grammar
 from lmlang.grammar.spec import Spec
 from lmlang.grammar.vocabulary import Vocabulary
-from lmlang.kernels.forms import form_of, use_reference
+from lmlang.kernels.forms import form_of, kernels_of, use_reference
 from lmlang.protocol import (
     BackendInfo,
     CacheTree,
@@ -420,6 +420,7 @@ class Runtime:
             min(self._opened.model.max_positions, self._kv_tokens),
             thinking=None if None in marks else marks,  # type: ignore[arg-type]
             implementation=self._opened.implementation,
+            kernels=kernels_of(torch.empty(0, device=self._opened.model.device)),
         )
 
     def flush_cache(self) -> None:

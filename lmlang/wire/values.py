@@ -323,5 +323,6 @@ INFO = short_record(
         "has_vision": FLAG,
         "thinking": optional(pair(ID, ID)),
         "implementation": optional(TEXT),
+        "kernels": optional(TEXT),
     },
 )
