@@ -21,6 +21,7 @@ from torch import Tensor
 
 from lmlang.kernels.activation import gelu_tanh_mul, silu_mul
 from lmlang.kernels.bitmask import apply_bitmask
+from lmlang.kernels.linear import int8_product
 from lmlang.kernels.norm import add_rms_norm, rms_norm
 from lmlang.kernels.paged import PagedKV, quantised, store_kv
 from lmlang.kernels.paged_attention import (
@@ -29,6 +30,7 @@ from lmlang.kernels.paged_attention import (
     paged_prefill,
     paged_shared,
 )
+from lmlang.kernels.quant import quantise_weight
 from lmlang.kernels.rope import apply_rope, rope_angles, rope_frequencies
 from lmlang.kernels.sampling import draw, draw_reference
 from lmlang.runtime import paged_plan
@@ -201,6 +203,15 @@ def stores(whole: bool, m: Maker) -> tuple[Tensor, ...]:
     return kv.keys(every, torch.float32), kv.values(every, torch.float32)
 
 
+def int8_products(m: Maker) -> tuple[Tensor, ...]:
+    """Rows by a weight of int8: on a GPU in groups of all kinds, on a CPU at once, so exactly."""
+    weight = quantise_weight(m.numbers(1_000, 576, wide=True).cpu() / 24).to(m.device)
+    x = m.numbers(300, 576)
+    groups = [300] if m.device.type == "cpu" else [1, 16, 53, 80, 150]
+    parts = [int8_product(rows, weight.values, weight.scale) for rows in torch.split(x, groups)]
+    return (torch.cat(parts),)
+
+
 def masks(m: Maker) -> tuple[Tensor, ...]:
     """Bitmasks over some rows of logits, where a vocabulary ends inside of a word."""
     vocab = 49_153
@@ -245,6 +256,7 @@ OTHERS: Mapping[str, Case] = {
     "store": partial(stores, False),
     "store int8": partial(stores, True),
     "bitmask": masks,
+    "int8 products": int8_products,
 }
 
 
