@@ -262,8 +262,9 @@ def test_ties_and_cuts_fall_as_in_the_reference(
     scores[torch.rand(32, vocab, generator=generator) < 0.2] = float("-inf")
     keys = np.arange(32) + seed
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("ROWS", 32), ("SEARCH_BLOCK", 64), ("DRAW_BLOCK", 64)):
+        for name, value in (("ROWS", 32), ("STRETCH", 32), ("SEARCH_BLOCK", 16)):
             patch.setattr(triton_sampling, name, value)
+        patch.setattr(triton_sampling, "DRAW_BLOCK", 16)
         got, wanted = drawn_both_ways(scores, keys, [1.0, 0.0, 0.5], top_k, top_p, min_p)
     sure = got[2] == 1
     assert torch.equal(got[0][sure], wanted[0][sure])
@@ -289,6 +290,18 @@ def test_a_token_at_the_cut_of_top_p_is_not_sure(many_rows: None) -> None:
     got, wanted = drawn_both_ways(scores, np.arange(256), [1.0], [NO_LIMIT], [0.51], [0.0])
     assert got[2].all()
     assert torch.equal(got[0], wanted[0])
+
+
+def test_a_light_token_at_the_cut_of_top_p_is_not_sure_itself(many_rows: None) -> None:
+    keys = np.arange(4_096)
+    winners = sampling.gumbel_noise(words_of(keys), 1_000)[:, :501].argmax(dim=-1)
+    there, before = keys[(winners == 500).numpy()], keys[(winners < 490).numpy()][:20]
+    assert len(there) > 2
+    scores = torch.zeros(len(there) + 20, 1_000)  # half of the weight is likelier than id 500
+    both = np.concatenate([there, before])
+    got, wanted = drawn_both_ways(scores, both, [1.0], [NO_LIMIT], [0.5], [0.0])
+    assert got[2].tolist() == [0] * len(there) + [1] * 20
+    assert torch.equal(got[0, len(there) :], wanted[0, len(there) :])
 
 
 def test_where_nothing_can_be_drawn_it_is_token_0_and_has_no_probability() -> None:
