@@ -70,6 +70,8 @@ ITS_OWN = {"run_id", "model", "began", "seconds", "queued", "submitted", "first_
 """Parts of a run log that are the run's own."""
 OUTCOMES = {"status", "usage", "samples", "choices", "text", "error"}
 """Parts that depend, where a body has failed, on how far its operations had come."""
+UNSURE = {"over": set(), "failed": OUTCOMES, "left": OUTCOMES | {"operations"}}
+"""What a test does not settle of its run logs if all runs are over, one has failed, or was left."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -119,7 +121,7 @@ def servers() -> Iterator[Servers]:
 
 
 @pytest.fixture(scope="session")
-def logs_here() -> dict[str, list[str]]:
+def logs_here() -> dict[str, tuple[str, list[Any]]]:
     """Of tests that have run here, and not yet over a server."""
     return {}
 
@@ -128,7 +130,7 @@ def logs_here() -> dict[str, list[str]]:
 def where_backends_are(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
-    logs_here: dict[str, list[str]],
+    logs_here: dict[str, tuple[str, list[Any]]],
 ) -> Iterator[None]:
     """Where the backends of a test are; behind the test its run logs are compared."""
     where = getattr(request, "param", None)
@@ -143,12 +145,14 @@ def where_backends_are(
             monkeypatch.setattr(retries, "FIRST_PAUSE", 0.001)
             _serve(request.getfixturevalue("servers"), monkeypatch, stack)
         yield
-        logs = sorted(map(_log, runs))
+        logs = _end_of(runs), [json.loads(snapshot.run_log(each).to_json()) for each in runs]
     name = request.node.nodeid.replace(where, "")
     if where == "here":
         logs_here[name] = logs
     elif name in logs_here:
-        assert logs == logs_here.pop(name)
+        here = logs_here.pop(name)
+        unsure = UNSURE[here[0]] | UNSURE[logs[0]]
+        assert _alike(logs[1], unsure) == _alike(here[1], unsure)
 
 
 def _serve(servers: Servers, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
@@ -183,14 +187,20 @@ def _remembered(monkeypatch: pytest.MonkeyPatch) -> list[run.Run]:
     return runs
 
 
-def _log(ended: run.Run) -> str:
-    """All that a run log tells, but for what is the run's own."""
-    own = ITS_OWN if ended.finished else ITS_OWN | OUTCOMES
-    if isinstance(ended.ended, lm.Cancelled) or not ended.over:
-        own |= {"operations"}  # and of one that was left, on how many there were
+def _end_of(runs: list[run.Run]) -> str:
+    """How the worst of some runs has ended."""
+    if any(isinstance(each.ended, lm.Cancelled) or not each.over for each in runs):
+        return "left"
+    return "over" if all(each.finished for each in runs) else "failed"
 
-    def alike(found: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in found.items() if name not in own}
 
-    told = json.loads(snapshot.run_log(ended).to_json(), object_hook=alike)
-    return json.dumps(told, sort_keys=True)
+def _alike(logs: list[Any], unsure: set[str]) -> list[str]:
+    """What is settled of some run logs, in an order of its own."""
+
+    def settled(value: Any) -> Any:
+        if isinstance(value, dict):
+            left = ITS_OWN | unsure
+            return {name: settled(held) for name, held in value.items() if name not in left}
+        return [settled(held) for held in value] if isinstance(value, list) else value
+
+    return sorted(json.dumps(settled(log), sort_keys=True) for log in logs)
