@@ -388,6 +388,7 @@ def test_without_the_library_the_reference_runs_unless_c_is_asked_for(
     x = torch.ones(1)
     choose("auto")
     assert forms.form_of(x) == "reference"
+    assert forms.kernels_of(x).endswith("(no C kernels: lmlang was installed without them)")
     choose("c")
     with pytest.raises(ModelError, match="the C kernels cannot be used"):
         forms.form_of(x)
@@ -401,3 +402,5 @@ def test_with_the_library_it_runs_unless_the_reference_is_asked_for(
     for value, form in (("auto", "c"), ("c", "c"), ("reference", "reference")):
         choose(value)
         assert forms.form_of(x) == form
+        told = f"C kernels ({native.library().lm_instructions().decode()}, "
+        assert forms.kernels_of(x).startswith(told if form == "c" else "reference impl")
