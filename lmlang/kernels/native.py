@@ -65,7 +65,8 @@ class Product(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "weight", "bias", "out", "space")),
         *((name, ctypes.c_int64) for name in ("space_size", "x_stride")),
-        *((name, ctypes.c_int32) for name in ("bits", "rows", "inputs", "outputs", "threads")),
+        *((name, ctypes.c_int32) for name in ("bits", "digits", "rows", "inputs", "outputs")),
+        ("threads", ctypes.c_int32),
     )
 
 

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-from lmlang.kernels.packed import PackedWeight
+from lmlang.kernels.forms import dispatch
+from lmlang.kernels.packed import PackedWeight, rows_of
 
 LARGEST = 127
 """Of the values; -128 is not used, so that a weight and its negative are alike."""
@@ -89,6 +90,6 @@ def embedding(ids: Tensor, weight: Weight) -> Tensor:
     if isinstance(weight, Tensor):
         return F.embedding(ids, weight)
     if isinstance(weight, PackedWeight):
-        return weight.rows(ids)
+        return dispatch("rows_of", rows_of, ids)(ids, weight)
     rows = F.embedding(ids, weight.values).float()
     return rows.mul_(weight.scale.float()[ids, None]).to(weight.dtype)

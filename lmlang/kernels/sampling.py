@@ -203,4 +203,9 @@ def _gone(probs: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
 
 def log_normalisers(logits: Tensor) -> Tensor:
     """float32 [R]: log Σ exp(logits [R, V]); logit minus it is the model's log-probability."""
+    return dispatch("log_normalisers", normalisers_reference, logits)(logits)
+
+
+def normalisers_reference(logits: Tensor) -> Tensor:
+    """`log_normalisers` in plain torch."""
     return torch.logsumexp(logits, dim=-1)

@@ -75,12 +75,12 @@ class Runtime:
             safetensors, config.json and tokenizer.json; or a name on the Hugging Face hub.
         dtype: "float32", "bfloat16" or "float16" of weights, keys and values. None ("auto") is
             float32 on a CPU: exact, and the reference; and bfloat16 on a GPU.
-        quantize: Of the matrices of the model. None keeps them as they are: exact, and the
-            reference. "blocks" keeps a GGUF file's own blocks of 4 and 8 bits (other files get
-            blocks of 8) and multiplies them with rows of int8: several times as fast on a CPU, and
-            close (docs/explanation/performance.md has the figures). "int8" gives each output a
-            scale: half of the memory of bfloat16. "auto" is "blocks" for a quantised GGUF file on
-            a CPU, unless dtype says otherwise or the C kernels are missing; else None.
+        quantize: Of the matrices of the model. None keeps them as they are: the reference. "blocks"
+            keeps a GGUF file's own blocks of 4 and 8 bits (other files get blocks of 8) and
+            multiplies them with rows of 15 bits: several times as fast on a CPU, and so close that
+            tokens hardly ever differ (docs/explanation/performance.md). "int8" gives each output
+            a scale: half of the memory of bfloat16. "auto" is "blocks" for a quantised GGUF file
+            on a CPU, unless dtype says otherwise or the C kernels are missing; else None.
         kv_dtype: "int8" keeps keys and values as int8, with a scale for each token's head: 1.9
             times as many tokens as in bfloat16 with the same memory.
         device: "cpu", "cuda", or "cuda:1" for the second GPU. None ("auto") is the first GPU, and

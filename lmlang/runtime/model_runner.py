@@ -18,6 +18,8 @@ from lmlang.runtime.cuda_graphs import DecodeGraphs
 from lmlang.runtime.exact_attention import ExactPlan, run_exact
 from lmlang.runtime.models.adapters import Adapter, AdapterRows
 from lmlang.runtime.models.causal import Attend, CausalLM, Inputs
+from lmlang.runtime.models.llama import LlamaModel
+from lmlang.runtime.native_step import NativeStep, runs_in_c, takes
 from lmlang.runtime.paged_plan import PagedAttend, PagedPlan
 from lmlang.runtime.scheduler import Plan
 
@@ -32,7 +34,8 @@ class ModelRunner:
         pool: Of keys and values.
         adapters: That rows may have, by name.
         deterministic: Whether a position's bits may depend on nothing but its text.
-        paged: Whether attention runs in the paged kernels, as on a GPU.
+        paged: Whether attention runs in the paged kernels, as on a GPU, and the whole step in C
+            where it can.
         graphs: Of decode steps; for paged ones.
     """
 
@@ -52,6 +55,9 @@ class ModelRunner:
         self._adapters = adapters
         self._deterministic = deterministic
         self._paged = paged
+        self._native = None
+        if paged and isinstance(model, LlamaModel) and runs_in_c(model):
+            self._native = NativeStep(model, pool)
         self.graphs = graphs
 
     def batch(self, plan: Plan) -> Batch:
@@ -69,6 +75,8 @@ class ModelRunner:
 
         On a GPU it returns before they are computed; the next call may overwrite them.
         """
+        if self._native is not None and takes(batch):
+            return self._native.run(batch)
         if batch.graph is None or self.graphs is None:
             return self._forward(batch)
         logits = self.graphs.run(batch.graph, partial(self._forward, batch))

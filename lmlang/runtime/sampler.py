@@ -103,8 +103,8 @@ def sample(logits: Tensor, draws: Seq[Draw], model: Model | None = None) -> list
     if any(map(_is_adjusted, draws)):
         scores = scores.clone(memory_format=torch.contiguous_format) if in_place else scores
         _adjust(scores, draws)
-    if form_of(scores) == "triton":
-        return _drawn_on_device(scores, draws, model)
+    if form_of(scores) != "reference":
+        return _drawn_at_once(scores, draws, model)
     cached = max(1, CACHED // logits.shape[-1])
     size = cached if logits.device.type == "cpu" else len(draws)
     if all(draw.params.temperature == 0 for draw in draws):
@@ -119,11 +119,11 @@ def sample(logits: Tensor, draws: Seq[Draw], model: Model | None = None) -> list
     return [drawn._replace(logprob=p) for drawn, p in zip(found, logprobs, strict=True)]
 
 
-def _drawn_on_device(scores: Tensor, draws: Seq[Draw], model: Model | None) -> list[Drawn]:
+def _drawn_at_once(scores: Tensor, draws: Seq[Draw], model: Model | None) -> list[Drawn]:
     """The tokens of some rows from their adjusted logits [R, V], by the fused kernel.
 
-    Where rounding on the device could have changed the token, and where the likeliest tokens are
-    wanted, the row is drawn from again here.
+    Where rounding in the kernel could have changed the token, and where the likeliest tokens are
+    wanted, the row is drawn from again, as the reference draws.
     """
     there = draw(scores, *_settings(scores, draws))
     if model is not None:

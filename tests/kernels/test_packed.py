@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmlang.kernels import native
-from lmlang.kernels.packed import BLOCK, PackedWeight, pack, pack_floats, packed_product
+from lmlang.kernels.packed import BLOCK, PackedWeight, pack, pack_floats, packed_product, rows_of
 
 needs_library = pytest.mark.skipif(not native.available(), reason=native.description())
 
@@ -37,7 +39,7 @@ def test_every_number_comes_back(outputs: int, blocks: int, bits: int, seed: int
     assert weight.shape == size
     assert torch.equal(weight.unpacked(), wanted)
     some = torch.randint(0, outputs, (5,), generator=generator)
-    assert torch.equal(weight.rows(some), wanted[some])
+    assert torch.equal(rows_of(some, weight), wanted[some])
 
 
 @settings(max_examples=40, deadline=None)
@@ -59,16 +61,24 @@ def test_floats_are_kept_to_half_a_step(outputs: int, inputs: int, seed: int) ->
     st.integers(1, 70),
     st.integers(1, 130),
     st.sampled_from([4, 8]),
+    st.integers(1, 2),
     st.booleans(),
     st.sampled_from(["avx512", "avx2", "plain"]),
     st.integers(0, 99),
 )
 def test_all_forms_agree_with_the_reference(
-    rows: int, outputs: int, inputs: int, bits: int, biased: bool, instructions: str, seed: int
+    rows: int,
+    outputs: int,
+    inputs: int,
+    bits: int,
+    digits: int,
+    biased: bool,
+    instructions: str,
+    seed: int,
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     weight = random_weight(outputs, -(-inputs // BLOCK), bits, seed)
-    weight = PackedWeight(weight.data, (outputs, inputs), bits)
+    weight = PackedWeight(weight.data, (outputs, inputs), bits, digits)
     x = torch.randn(rows, inputs + 3, generator=generator)[:, :inputs] * 3
     bias = torch.randn(outputs, generator=generator) if biased else None
     found = multiplied(x, weight, bias, instructions)
@@ -90,6 +100,18 @@ def multiplied(
         return products.packed_product(x, weight, bias)
     finally:
         native.library().lm_limit_instructions(widest)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_two_digits_are_a_hundred_times_as_close_as_one(bits: int) -> None:
+    weight = random_weight(40, 6, bits)
+    x = torch.randn(20, 6 * BLOCK)
+    exact = x @ weight.unpacked().T
+    one, two = (
+        (packed_product(x, replace(weight, digits=n)) - exact).pow(2).mean().sqrt() for n in (1, 2)
+    )
+    assert two < one / 100
+    assert one < exact.std() / 50
 
 
 @needs_library

@@ -39,9 +39,9 @@ def test_blocks_compute_what_the_numbers_of_the_file_give() -> None:
     exact, found = (oracle.logits(opened(how).model, ids) for how in ("none", "blocks"))
     far = (exact.log_softmax(-1) - found.log_softmax(-1)).abs()
     divergence = (exact.softmax(-1) * (exact.log_softmax(-1) - found.log_softmax(-1))).sum(-1)
-    assert (exact.argmax(-1) == found.argmax(-1)).float().mean() >= 0.9
-    assert divergence.mean() < 0.01
-    assert far.max() > 1e-4  # it is not the same computation
+    assert (exact.argmax(-1) == found.argmax(-1)).float().mean() >= 0.99
+    assert divergence.mean() < 1e-5
+    assert 1e-5 < far.max() < 0.02  # it is not the same computation
 
 
 @needs_library
@@ -73,7 +73,7 @@ def test_auto_is_blocks_where_they_serve_and_exact_elsewhere(
     def is_in_blocks(**how: str) -> bool:
         model = open_model(None, **how).model
         assert isinstance(model, LlamaModel)
-        return isinstance(model._head, PackedWeight)
+        return isinstance(model.head, PackedWeight)
 
     assert is_in_blocks(dtype="auto") == native.available()
     assert not is_in_blocks(dtype="auto", quantize="none")
@@ -81,7 +81,7 @@ def test_auto_is_blocks_where_they_serve_and_exact_elsewhere(
     assert not is_in_blocks(dtype="bfloat16")
     plain = open_model(write_tiny_gguf(tmp_path / "plain.gguf", tiny_shape()), dtype="auto").model
     assert isinstance(plain, LlamaModel)
-    assert not isinstance(plain._head, PackedWeight)
+    assert not isinstance(plain.head, PackedWeight)
     forms._chosen.cache_clear()
     monkeypatch.setenv("LMLANG_KERNELS", "reference")
     assert not is_in_blocks(dtype="auto")
@@ -107,9 +107,9 @@ def test_none_is_the_exact_path() -> None:
     prompts = ["The capital of France is"]
     with Runtime(kv_tokens=500, quantize=None) as exact, Runtime(kv_tokens=500) as quick:
         one, other = (outputs(rt, prompts)[0].result() for rt in (exact, quick))
-    assert one.ids[0] == other.ids[0]
-    assert one.logprobs[0] == pytest.approx(other.logprobs[0], abs=0.3)
-    assert one.logprobs[0] != other.logprobs[0]
+    assert one.ids == other.ids
+    assert one.logprobs == pytest.approx(other.logprobs, abs=0.01)
+    assert one.logprobs != other.logprobs
 
 
 def test_what_cannot_be_in_blocks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,9 +114,27 @@ typedef struct {
     void *space;                /* what lm_multiply_space asks for; aligned for float */
     int64_t space_size;         /* bytes */
     int64_t x_stride;
-    int32_t bits, rows, inputs, outputs; /* 4 or 8, R, I, O */
+    int32_t bits, digits;       /* of the weight, 4 or 8; of the rows, 1 or 2 */
+    int32_t rows, inputs, outputs; /* R, I, O */
     int32_t threads;            /* at most so many; at least 1 */
 } lm_product;
+
+typedef struct {
+    const float *logits;        /* [R, N], rows `stride` numbers apart */
+    float *out;                 /* [R]: log of the sum of exponentials; written */
+    int64_t stride;
+    int32_t rows, size, threads;
+} lm_normaliser_rows;
+
+/* Draws of one token a row; out is what `draw` of lmlang/kernels/sampling.py returns. */
+typedef struct {
+    const float *scores;        /* [R, N], rows `stride` numbers apart */
+    const uint32_t *words;      /* [R, 2], `word_row` and `word` numbers apart */
+    const float *temperatures;  /* [R] */
+    int32_t *out;               /* dense [3, R]; written */
+    int64_t stride, word_row, word;
+    int32_t rows, size, threads;
+} lm_draw_rows;
 
 LM_API int lm_version(void);
 
@@ -144,8 +162,11 @@ LM_API int lm_rope(const lm_rope_rows *j);
 LM_API int lm_store(const lm_store_rows *jobs, int32_t count);
 LM_API int lm_merge(const lm_merge_rows *j);
 
+LM_API int lm_normalise(const lm_normaliser_rows *j);
+LM_API int lm_draw(const lm_draw_rows *j);
+
 /* Bytes that lm_multiply needs in `space` for these sizes. */
-LM_API int64_t lm_multiply_space(int32_t rows, int32_t inputs);
+LM_API int64_t lm_multiply_space(int32_t rows, int32_t inputs, int32_t digits);
 LM_API int lm_multiply(const lm_product *p);
 
 #endif

@@ -5,19 +5,20 @@
  *             of 8 bits:  512 bytes of numbers 0..255, 16 scales d                 w = d * (q - 128)
  *     numbers of a block: 8 groups of 4 inputs, in each 16 outputs of 4 bytes, as vpdpbusd takes
  *             them; of 4 bits, groups 2i and 2i + 1 share bytes, the former in the low halves
- *     row     each 32 inputs get one scale s, x = s * n with n in -127..127
+ *     row     each 32 inputs get one scale s, x = s * n with n in -127..127; with two digits
+ *             x = s * (n + n' / 254), where n' is what rounding to n has left
  *
- * so that  x . w = sum over blocks of  d * s * sum(n * q) + m * s * sum(n).  Integers are summed
- * exactly, floats block by block: a row's result does not depend on the rows beside it.
+ * so that  x . w = sum over blocks of  d * s * sum(n * q) + m * s * sum(n).  A digit is a row of its
+ * own, with its own scale, whose sums are added. Integers are summed exactly, floats block by block:
+ * a row's result does not depend on the rows beside it.
  *
  * Sources: GGUF's Q4_1 and Q8_0 blocks; Intel's VNNI instructions.
  */
-#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
-#include "lmlang.h"
 #include "machine.h"
+#include "step.h"
 
 enum { TILE = 16, BLOCK = 32, GROUPS = 8, BYTES4 = 320, BYTES8 = 544, AT_ONCE = 8 };
 #define LEAST_SHARE (1 << 18) /* products of a thread's share that are worth waking it for */
@@ -25,9 +26,9 @@ enum { TILE = 16, BLOCK = 32, GROUPS = 8, BYTES4 = 320, BYTES8 = 544, AT_ONCE = 
 
 typedef struct {
     const uint8_t *weight;
-    const int8_t *x;    /* [rows, blocks * 32] */
-    const float *scale; /* [rows, blocks] */
-    const float *sum;   /* [rows, blocks]: of the integers, times the scale */
+    const int8_t *x;    /* [rows, digits, blocks * 32] */
+    const float *scale; /* [rows, digits, blocks] */
+    const float *sum;   /* [rows, digits, blocks]: of the integers, times the scale */
     const float *bias;  /* [outputs] or null */
     float *out;         /* [rows, outputs] */
     size_t blocks, outputs;
@@ -50,38 +51,39 @@ static inline int four(const int8_t *x) {
 }
 
 /* Each number of rows up to AT_ONCE is compiled by itself, so that its sums stay in registers. */
-#define ROWS(NAME, FORM, BITS)                                                     \
+#define ROWS(NAME, FORM, BITS, DIGITS)                                             \
     static void NAME(const Product *p, size_t tile, size_t row, size_t rows) {     \
         for (; rows >= AT_ONCE; row += AT_ONCE, rows -= AT_ONCE)                   \
-            FORM(p, BITS, tile, row, AT_ONCE);                                     \
+            FORM(p, BITS, DIGITS, tile, row, AT_ONCE);                             \
         switch (rows) {                                                            \
-            case 1: FORM(p, BITS, tile, row, 1); break;                            \
-            case 2: FORM(p, BITS, tile, row, 2); break;                            \
-            case 3: FORM(p, BITS, tile, row, 3); break;                            \
-            case 4: FORM(p, BITS, tile, row, 4); break;                            \
-            case 5: FORM(p, BITS, tile, row, 5); break;                            \
-            case 6: FORM(p, BITS, tile, row, 6); break;                            \
-            case 7: FORM(p, BITS, tile, row, 7); break;                            \
+            case 1: FORM(p, BITS, DIGITS, tile, row, 1); break;                    \
+            case 2: FORM(p, BITS, DIGITS, tile, row, 2); break;                    \
+            case 3: FORM(p, BITS, DIGITS, tile, row, 3); break;                    \
+            case 4: FORM(p, BITS, DIGITS, tile, row, 4); break;                    \
+            case 5: FORM(p, BITS, DIGITS, tile, row, 5); break;                    \
+            case 6: FORM(p, BITS, DIGITS, tile, row, 6); break;                    \
+            case 7: FORM(p, BITS, DIGITS, tile, row, 7); break;                    \
         }                                                                          \
     }
+#define ALL_ROWS(ATTRIBUTE, NAME, FORM)                                            \
+    ATTRIBUTE ROWS(NAME##_4_1, FORM, 4, 1)                                         \
+    ATTRIBUTE ROWS(NAME##_4_2, FORM, 4, 2)                                         \
+    ATTRIBUTE ROWS(NAME##_8_1, FORM, 8, 1)                                         \
+    ATTRIBUTE ROWS(NAME##_8_2, FORM, 8, 2)                                         \
+    static Rows *const NAME[2][2] = {{NAME##_4_1, NAME##_4_2}, {NAME##_8_1, NAME##_8_2}};
 
 /* ---------------------------------------------------------------------------------- portable */
 
 static float half(const uint8_t *at) {
     uint16_t bits;
     memcpy(&bits, at, 2);
-    int exponent = bits >> 10 & 31, fraction = bits & 1023;
-    float size = exponent == 31 ? (fraction ? NAN : INFINITY)
-                 : exponent     ? ldexpf(1024 + fraction, exponent - 25)
-                                : ldexpf(fraction, -24);
-    return bits >> 15 ? -size : size;
+    return lm_half(bits);
 }
 
-static void tile_any(const Product *p, int bits, size_t tile, size_t row) {
+static void digit_any(const Product *p, int bits, size_t tile, size_t digit, float *out) {
     size_t bytes = bits == 4 ? BYTES4 : BYTES8;
     const uint8_t *w = p->weight + tile * p->blocks * bytes;
-    const int8_t *x = p->x + row * p->blocks * BLOCK;
-    float out[TILE] = {0};
+    const int8_t *x = p->x + digit * p->blocks * BLOCK;
     for (size_t b = 0; b < p->blocks; b++, w += bytes, x += BLOCK) {
         int32_t found[TILE] = {0};
         for (int g = 0; g < GROUPS; g++) {
@@ -90,7 +92,7 @@ static void tile_any(const Product *p, int bits, size_t tile, size_t row) {
             for (int o = 0; o < TILE; o++)
                 for (int i = 0; i < 4; i++) found[o] += (q[4 * o + i] >> shift & low) * x[4 * g + i];
         }
-        float scale = p->scale[row * p->blocks + b], sum = p->sum[row * p->blocks + b];
+        float scale = p->scale[digit * p->blocks + b], sum = p->sum[digit * p->blocks + b];
         for (int o = 0; o < TILE; o++) {
             float d = half(w + bytes - (bits == 4 ? 64 : 32) + 2 * o);
             float m = bits == 4 ? half(w + bytes - 32 + 2 * o) : -128.0f * d;
@@ -98,16 +100,19 @@ static void tile_any(const Product *p, int bits, size_t tile, size_t row) {
             out[o] += found[o] * (d * scale);
         }
     }
-    store(p, tile, row, out);
 }
 
-static void rows4_any(const Product *p, size_t tile, size_t row, size_t rows) {
-    for (size_t r = row; r < row + rows; r++) tile_any(p, 4, tile, r);
+static inline void tile_any(const Product *p, int bits, int digits, size_t tile, size_t row,
+                            int rows) {
+    for (size_t r = row; r < row + rows; r++) {
+        float out[TILE] = {0};
+        for (int digit = 0; digit < digits; digit++)
+            digit_any(p, bits, tile, r * digits + digit, out);
+        store(p, tile, r, out);
+    }
 }
 
-static void rows8_any(const Product *p, size_t tile, size_t row, size_t rows) {
-    for (size_t r = row; r < row + rows; r++) tile_any(p, 8, tile, r);
-}
+ALL_ROWS(, rows_any, tile_any)
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -121,7 +126,8 @@ VNNI INLINE __m512 halves512(const uint8_t *at) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at));
 }
 
-VNNI INLINE void tile512(const Product *p, int bits, size_t tile, size_t row, int rows) {
+VNNI INLINE void tile512(const Product *p, int bits, int digits, size_t tile, size_t row,
+                         int rows) {
     const uint8_t *w = p->weight + tile * p->blocks * (bits == 4 ? BYTES4 : BYTES8);
     const __m512i low = _mm512_set1_epi8(15);
     __m512 out[AT_ONCE];
@@ -144,16 +150,17 @@ VNNI INLINE void tile512(const Product *p, int bits, size_t tile, size_t row, in
             m = _mm512_mul_ps(d, _mm512_set1_ps(-128.0f));
             w += 32;
         }
-        for (int r = 0; r < rows; r++) {
-            size_t at = (row + r) * p->blocks + b;
-            const int8_t *x = p->x + at * BLOCK;
-            __m512i found = _mm512_setzero_si512();
-            for (int i = 0; i < GROUPS; i++)
-                found = _mm512_dpbusd_epi32(found, q[i], _mm512_set1_epi32(four(x + 4 * i)));
-            __m512 factor = _mm512_mul_ps(d, _mm512_set1_ps(p->scale[at]));
-            out[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(p->sum[at]), out[r]);
-            out[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(found), factor, out[r]);
-        }
+        for (int r = 0; r < rows; r++)
+            for (int digit = 0; digit < digits; digit++) {
+                size_t at = ((row + r) * digits + digit) * p->blocks + b;
+                const int8_t *x = p->x + at * BLOCK;
+                __m512i found = _mm512_setzero_si512();
+                for (int i = 0; i < GROUPS; i++)
+                    found = _mm512_dpbusd_epi32(found, q[i], _mm512_set1_epi32(four(x + 4 * i)));
+                __m512 factor = _mm512_mul_ps(d, _mm512_set1_ps(p->scale[at]));
+                out[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(p->sum[at]), out[r]);
+                out[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(found), factor, out[r]);
+            }
     }
     for (int r = 0; r < rows; r++) {
         float sums[TILE];
@@ -162,8 +169,7 @@ VNNI INLINE void tile512(const Product *p, int bits, size_t tile, size_t row, in
     }
 }
 
-VNNI ROWS(rows4_512, tile512, 4)
-VNNI ROWS(rows8_512, tile512, 8)
+ALL_ROWS(VNNI, rows512, tile512)
 
 /* -------------------------------------------------------------------------------------- AVX2 */
 #define AVX2 __attribute__((target("avx2,f16c,fma")))
@@ -176,7 +182,8 @@ AVX2 INLINE __m256i dot256(const __m256i *q, const int8_t *x) {
     return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
 }
 
-AVX2 INLINE void tile256(const Product *p, int bits, size_t tile, size_t row, int rows) {
+AVX2 INLINE void tile256(const Product *p, int bits, int digits, size_t tile, size_t row,
+                         int rows) {
     size_t bytes = bits == 4 ? BYTES4 : BYTES8;
     const __m256i low = _mm256_set1_epi8(15);
     float sums[AT_ONCE][TILE];
@@ -197,36 +204,36 @@ AVX2 INLINE void tile256(const Product *p, int bits, size_t tile, size_t row, in
             __m256 d = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)scales));
             __m256 m = bits == 4 ? _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(scales + 32)))
                                  : _mm256_mul_ps(d, _mm256_set1_ps(-128.0f));
-            for (int r = 0; r < rows; r++) {
-                size_t at = (row + r) * p->blocks + b;
-                __m256i found = dot256(q, p->x + at * BLOCK);
-                if (bits == 8)
-                    found = _mm256_add_epi32(
-                        found, _mm256_slli_epi32(dot256(high, p->x + at * BLOCK), 4));
-                __m256 factor = _mm256_mul_ps(d, _mm256_set1_ps(p->scale[at]));
-                out[r] = _mm256_fmadd_ps(m, _mm256_set1_ps(p->sum[at]), out[r]);
-                out[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(found), factor, out[r]);
-            }
+            for (int r = 0; r < rows; r++)
+                for (int digit = 0; digit < digits; digit++) {
+                    size_t at = ((row + r) * digits + digit) * p->blocks + b;
+                    const int8_t *x = p->x + at * BLOCK;
+                    __m256i found = dot256(q, x);
+                    if (bits == 8)
+                        found = _mm256_add_epi32(found, _mm256_slli_epi32(dot256(high, x), 4));
+                    __m256 factor = _mm256_mul_ps(d, _mm256_set1_ps(p->scale[at]));
+                    out[r] = _mm256_fmadd_ps(m, _mm256_set1_ps(p->sum[at]), out[r]);
+                    out[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(found), factor, out[r]);
+                }
         }
         for (int r = 0; r < rows; r++) _mm256_storeu_ps(sums[r] + part * 8, out[r]);
     }
     for (int r = 0; r < rows; r++) store(p, tile, row + r, sums[r]);
 }
 
-AVX2 ROWS(rows4_256, tile256, 4)
-AVX2 ROWS(rows8_256, tile256, 8)
+ALL_ROWS(AVX2, rows256, tile256)
 #endif
 
 /* ---------------------------------------------------------------------------------- choosing */
 
-static Rows *chosen(int bits) {
+static Rows *chosen(int bits, int digits) {
+    int eight = bits == 8, two = digits == 2;
 #if defined(__x86_64__)
     if (lm_level() == LM_AVX512 && __builtin_cpu_supports("avx512vnni"))
-        return bits == 4 ? rows4_512 : rows8_512;
-    if (lm_level() >= LM_AVX2 && __builtin_cpu_supports("f16c"))
-        return bits == 4 ? rows4_256 : rows8_256;
+        return rows512[eight][two];
+    if (lm_level() >= LM_AVX2 && __builtin_cpu_supports("f16c")) return rows256[eight][two];
 #endif
-    return bits == 4 ? rows4_any : rows8_any;
+    return rows_any[eight][two];
 }
 
 typedef struct {
@@ -238,12 +245,27 @@ typedef struct {
     int shares, tiles, chunk, taken;
 } work;
 
-/* One row to integers, in whole blocks of 32: nearest, ties to even. */
+/* A block to integers, nearest, ties to even; leaves what is left, in steps of one. */
+static int32_t whole(float *part, float factor, int8_t *q) {
+    int32_t total = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        /* Added to 1.5 * 2^23 a float is rounded to a whole number, which its low bits hold. */
+        float scaled = part[i] * factor, rounded = scaled + 12582912.0f;
+        int32_t n;
+        memcpy(&n, &rounded, sizeof n);
+        q[i] = (int8_t)(n - 0x4B400000);
+        total += n - 0x4B400000;
+        part[i] = scaled - (rounded - 12582912.0f);
+    }
+    return total;
+}
+
+/* One row to one or two digits, in whole blocks of 32. */
 static void quantise(const work *w, int64_t row) {
-    int64_t inputs = w->given->inputs, blocks = w->product.blocks;
+    int64_t inputs = w->given->inputs, blocks = w->product.blocks, digits = w->given->digits;
     const float *x = w->given->x + row * w->given->x_stride;
-    int8_t *q = w->x + row * blocks * BLOCK;
-    float *scale = w->scale + row * blocks, *sum = w->sum + row * blocks;
+    int8_t *q = w->x + row * digits * blocks * BLOCK;
+    float *scale = w->scale + row * digits * blocks, *sum = w->sum + row * digits * blocks;
     for (int64_t b = 0; b < blocks; b++, q += BLOCK) {
         int64_t first = b * BLOCK, here = inputs - first < BLOCK ? inputs - first : BLOCK;
         float part[BLOCK] = {0}, largest = 0;
@@ -252,18 +274,11 @@ static void quantise(const work *w, int64_t row) {
             float size = part[i] < 0 ? -part[i] : part[i];
             largest = size > largest ? size : largest;
         }
-        float factor = largest > 1e-30f ? 127 / largest : 0;
-        int32_t total = 0;
-        for (int i = 0; i < BLOCK; i++) {
-            /* Added to 1.5 * 2^23 a float is rounded to a whole number, which its low bits hold. */
-            float rounded = part[i] * factor + 12582912.0f;
-            int32_t n;
-            memcpy(&n, &rounded, sizeof n);
-            q[i] = (int8_t)(n - 0x4B400000);
-            total += n - 0x4B400000;
-        }
         scale[b] = largest / 127;
-        sum[b] = scale[b] * (float)total;
+        sum[b] = scale[b] * (float)whole(part, largest > 1e-30f ? 127 / largest : 0, q);
+        if (digits == 1) continue;
+        scale[blocks + b] = scale[b] / 254;
+        sum[blocks + b] = scale[blocks + b] * (float)whole(part, 254, q + blocks * BLOCK);
     }
 }
 
@@ -284,15 +299,15 @@ static void multiply_share(void *argument, int share) {
             w->run(&w->product, (size_t)tile, 0, (size_t)w->given->rows);
 }
 
-int64_t lm_multiply_space(int32_t rows, int32_t inputs) {
+int64_t lm_multiply_space(int32_t rows, int32_t inputs, int32_t digits) {
     int64_t blocks = (inputs + BLOCK - 1) / BLOCK;
-    return rows * blocks * (int64_t)(BLOCK + 2 * sizeof(float));
+    return rows * digits * blocks * (int64_t)(BLOCK + 2 * sizeof(float));
 }
 
 int lm_multiply(const lm_product *p) {
-    if (p->space_size < lm_multiply_space(p->rows, p->inputs)) return LM_NO_SPACE;
-    int64_t blocks = (p->inputs + BLOCK - 1) / BLOCK, cells = p->rows * blocks;
-    work w = {.given = p, .scale = p->space, .run = chosen(p->bits)};
+    if (p->space_size < lm_multiply_space(p->rows, p->inputs, p->digits)) return LM_NO_SPACE;
+    int64_t blocks = (p->inputs + BLOCK - 1) / BLOCK, cells = p->rows * p->digits * blocks;
+    work w = {.given = p, .scale = p->space, .run = chosen(p->bits, p->digits)};
     w.sum = w.scale + cells;
     w.x = (int8_t *)(w.sum + cells);
     w.product = (Product){p->weight, w.x, w.scale, w.sum, p->bias, p->out, (size_t)blocks,
@@ -307,4 +322,22 @@ int lm_multiply(const lm_product *p) {
         for (int64_t r = 0; r < p->rows; r++) quantise(&w, r);
     lm_parallel(multiply_share, &w, w.shares);
     return LM_OK;
+}
+
+void lm_rows_of(const lm_matrix *weight, const int64_t *ids, int32_t count, float *out) {
+    int bits = weight->bits, bytes = bits == 4 ? BYTES4 : BYTES8;
+    int64_t inputs = weight->inputs, blocks = (inputs + BLOCK - 1) / BLOCK;
+    for (int32_t n = 0; n < count; n++, out += inputs) {
+        const uint8_t *w = weight->data + ids[n] / TILE * blocks * bytes;
+        int lane = (int)(ids[n] % TILE);
+        for (int64_t i = 0; i < inputs; i++) {
+            const uint8_t *block = w + i / BLOCK * bytes;
+            int group = (int)(i % BLOCK / 4), at = 4 * lane + (int)(i % 4);
+            const uint8_t *floats = block + (bits == 4 ? 256 : 512) + 2 * lane;
+            float d = half(floats), m = bits == 4 ? half(floats + 32) : -128.0f * d;
+            int q = bits == 4 ? block[group / 2 * 64 + at] >> group % 2 * 4 & 15
+                              : block[group * 64 + at];
+            out[i] = d * q + m;
+        }
+    }
 }

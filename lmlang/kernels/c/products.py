@@ -21,7 +21,7 @@ def packed_product(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) 
     if x.stride(1) != 1:
         x = x.contiguous()
     out = torch.empty((rows, weight.shape[0]))
-    cells = rows * -(-inputs // BLOCK)
+    cells = rows * weight.digits * -(-inputs // BLOCK)
     space = native.workspace(cells * (BLOCK // 4 + 2))
     product = native.Product(
         x.data_ptr(),
@@ -32,6 +32,7 @@ def packed_product(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) 
         space.nbytes,
         x.stride(0),
         weight.bits,
+        weight.digits,
         rows,
         inputs,
         weight.shape[0],

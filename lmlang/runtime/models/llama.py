@@ -116,19 +116,19 @@ class LlamaModel:
         self.shape = shape
         self.vocab, self.max_positions = shape.vocab, shape.max_positions
         self.kv_layers = shape.kv_layers
-        self._embed = weights["embed"]
-        self._norm = _tensor(weights["norm"])
-        self._head = pack_weight(weights["embed" if shape.tied_head else "head"])
-        self._layers = [self._layer(index, weights) for index in range(shape.layers)]
-        self._products = [
+        self.embed = weights["embed"]
+        self.norm = _tensor(weights["norm"])
+        self.head = pack_weight(weights["embed" if shape.tied_head else "head"])
+        self.norms = [self._layer(index, weights) for index in range(shape.layers)]
+        self.products = [
             {name: pack_weight(weights[f"layers.{index}.{name}"]) for name in PRODUCTS}
             for index in range(shape.layers)
         ]
         self._gate = GATES[shape.activation]
         # In the weights' dtype, as in the training code: Gemma's scales were rounded there.
         self._embed_scale = torch.tensor(shape.embed_scale).to(self.device, self.dtype)
-        self._frequencies = {
-            kind.rope: frequencies(shape.head_dim, kind.rope).to(self._embed.device)
+        self.frequencies = {
+            kind.rope: frequencies(shape.head_dim, kind.rope).to(self.embed.device)
             for kind in shape.kinds
             if kind.rope is not None
         }
@@ -148,12 +148,12 @@ class LlamaModel:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of weights and hidden states."""
-        return self._embed.dtype
+        return self.embed.dtype
 
     @property
     def device(self) -> torch.device:
         """Where weights lie and inputs must."""
-        return self._embed.device
+        return self.embed.device
 
     def forward(self, inputs: Inputs, attend: Attend) -> Tensor:
         """Float32 logits [K, vocab] of the tokens that are asked for; see `CausalLM`."""
@@ -179,13 +179,13 @@ class LlamaModel:
         """Run all layers; ``[K, hidden]`` of the tokens asked for, the final norm applied."""
         input_ids, positions = inputs.input_ids, inputs.positions
         shape, eps = self.shape, self.shape.norm_eps
-        angles = {rope: self._angles(positions, rope) for rope in self._frequencies}
+        angles = {rope: self.angles(positions, rope) for rope in self.frequencies}
         storing = attend if isinstance(attend, StoringAttend) else None
-        residual = embedding(input_ids, self._embed)
+        residual = embedding(input_ids, self.embed)
         if shape.embed_scale != 1:
             residual.mul_(self._embed_scale)
-        normed = rms_norm(residual, self._layers[0]["attention_norm"], eps)
-        for index, layer in enumerate(self._layers):
+        normed = rms_norm(residual, self.norms[0]["attention_norm"], eps)
+        for index, layer in enumerate(self.norms):
             rope = shape.kind(index).rope
             qkv = self._times(normed, index, "qkv", inputs.adapters)
             turns = None if rope is None else angles[rope]
@@ -199,18 +199,19 @@ class LlamaModel:
             if shape.post_norms:
                 out = rms_norm(out, layer["post_mlp_norm"], eps)
             if index + 1 < shape.layers:
-                normed = add_rms_norm(out, residual, self._layers[index + 1]["attention_norm"], eps)
-        return add_rms_norm_at(out, residual, inputs.logits_at, self._norm, eps)
+                normed = add_rms_norm(out, residual, self.norms[index + 1]["attention_norm"], eps)
+        return add_rms_norm_at(out, residual, inputs.logits_at, self.norm, eps)
 
     def _times(self, x: Tensor, index: int, name: str, adapters: Seq[AdapterRows]) -> Tensor:
         """One of the `PRODUCTS` of a layer, with what adapters add to it."""
-        out = linear(x, self._products[index][name], self._layers[index].get(f"{name}_bias"))
+        out = linear(x, self.products[index][name], self.norms[index].get(f"{name}_bias"))
         if adapters:
             add_deltas(out, x, f"layers.{index}.{name}", adapters)
         return out
 
-    def _angles(self, positions: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
-        cos, sin = rope_angles(positions, self._frequencies[rope])
+    def angles(self, positions: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
+        """Cosines and sines, each [T, 1, head_dim / 2] of its dtype, one of ``frequencies``."""
+        cos, sin = rope_angles(positions, self.frequencies[rope])
         factor = rope.attention_factor
         return cos.mul_(factor).to(self.dtype), sin.mul_(factor).to(self.dtype)
 
@@ -230,7 +231,7 @@ class LlamaModel:
         qkv = qkv.view(len(qkv), heads + 2 * kv_heads, self.shape.head_dim)
         turning = qkv[:, : heads + kv_heads]
         if self.shape.qk_norm:
-            weight = self._layers[index]["qk_norm"]
+            weight = self.norms[index]["qk_norm"]
             turning.copy_(rms_norm(turning, weight, self.shape.norm_eps))
         if angles is not None and storing is not None:
             rope_store(qkv, *angles, heads, *storing.place(index))
@@ -243,7 +244,7 @@ class LlamaModel:
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """``[R, hidden]`` rows of what `_hidden` gave to ``[R, vocab]`` float32 logits."""
-        logits = linear(hidden, self._head).float()
+        logits = linear(hidden, self.head).float()
         cap = self.shape.logit_softcap
         return logits if cap == 0 else logits.div_(cap).tanh_().mul_(cap)
 
