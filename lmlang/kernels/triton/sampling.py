@@ -41,7 +41,7 @@ ROWS = 1
 """Rows of a program; more where many short ones are drawn at a time."""
 SEARCH_BITS = 2
 """Bits of the key that one pass of the search finds."""
-SEARCH_BLOCK = 2048
+SEARCH_BLOCK = 1024
 """Ids of one step of a pass."""
 DRAW_BLOCK = 1024
 """Ids of one step of a draw."""
