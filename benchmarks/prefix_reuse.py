@@ -32,7 +32,7 @@ import lmlang as lm
 from lmlang.protocol import Prompt, Request, ScoreRequest, Scores, Text
 
 KV_TOKENS = 16_384
-NO_CACHE = "lmlang float32, no cache"
+NO_CACHE = "lmlang, no cache"
 TOOLS = {"price": " It costs 12 crowns.", "menu": " There are soup, fish and cake today."}
 
 

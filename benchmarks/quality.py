@@ -22,7 +22,7 @@ import math
 import pydoc_data.topics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from lmlang.kernels.linear import FEW_ROWS
+from lmlang.kernels.packed import PackedWeight
 from lmlang.kernels.quant import Weight
 from lmlang.runtime.attention import plan_attention
 from lmlang.runtime.batch import Batch
@@ -155,10 +156,17 @@ def subjects(options: report.Options) -> tuple[list[Subject], LoadedModel]:
     exact = loaded.weights
     short = load_gguf(options.model, torch.bfloat16).weights
     small = load_gguf(options.model, quantize="int8").weights
+    blocks = load_gguf(options.model, quantize="blocks").weights
+    one_digit = {
+        name: replace(weight, digits=1) if isinstance(weight, PackedWeight) else weight
+        for name, weight in blocks.items()
+    }
     layers = {**small, **{name: exact[name] for name in HEADS if name in exact}}
     return [
         subject("float32", exact),
         subject("bfloat16", short, torch.bfloat16),
+        subject("blocks", blocks),
+        subject("blocks, rows of 8 bits", one_digit),
         subject("int8 layers, float32 heads", layers, step=FEW_ROWS),
         subject("int8 weights", small, step=FEW_ROWS),
         subject("int8 keys and values", exact, torch.int8),

@@ -26,7 +26,9 @@ from lmlang.runtime.models.fetch import find_embedded_model
 
 A = TypeVar("A")
 
-OURS = "lmlang float32"
+OURS = "lmlang"
+"""As it comes: a quantised GGUF file in its own blocks."""
+OURS_FLOAT32 = "lmlang float32"
 OURS_BFLOAT16 = "lmlang bfloat16"
 """The subjects that the others are compared with."""
 

@@ -45,7 +45,7 @@ def last_line(script: str, model: Path) -> dict[str, Any]:
     assert value["model"] == model.name
     for result in value["results"]:
         assert result["equal"] is True
-        assert result["ratio"]["lmlang float32"] == 1.0
+        assert result["ratio"]["lmlang"] == 1.0
         assert result.get("ratio_bfloat16", {}).get("lmlang bfloat16", 1.0) == 1.0
         assert result["ratio"].keys() == result["seconds"].keys()
         assert all(len(seconds) == 1 for seconds in result["seconds"].values())
@@ -57,7 +57,7 @@ def test_decode_gives_the_same_tokens_as_transformers_and_with_drafts(model: Pat
     for result, batch in ((one, 1), (two, 2)):
         assert (result["workload"], result["batch"]) == ("decode", batch)
         assert result["tokens_per_second"].keys() == result["ratio"].keys()
-        assert result["outside"].keys() == {"lmlang float32", "lmlang bfloat16"}
+        assert result["outside"].keys() == {"lmlang", "lmlang float32", "lmlang bfloat16"}
     for result, text in ((copied, "copied text"), (ordinary, "ordinary text")):
         assert result["workload"] == f"speculation, {text}"
         assert result["drafted"] >= result["accepted"] >= 0
@@ -82,14 +82,15 @@ def test_programs_give_the_same_answers_with_all_ways_of_sharing(model: Path) ->
             spared = counters["prompt_tokens"] - counters["prefill_tokens"]
             assert counters["cached_tokens"] == spared
             assert (spared == 0) == ("no cache" in ours or "neither" in ours)
-            asked = [each["prompt_tokens"] for each in counted.values() if "float32" in ours]
-            assert "float32" not in ours or set(asked[:4]) == {counters["prompt_tokens"]}
-        shared = counted["lmlang float32"]
+        asked = [each["prompt_tokens"] for ours, each in counted.items() if "float" not in ours]
+        assert len(asked) == 4
+        assert len(set(asked)) == 1
+        shared = counted["lmlang"]
         assert shared["cached_tokens"] >= (result[rows[name]] - 1) * result["prefix_tokens"]
         assert result["gain"]["tokens"] > 1
     for name, turns in (("forks", 1), ("chats", results["chats"]["turns"]), ("tree", 1)):
         written = results[name][rows[name]] * turns * results[name]["tokens"]
-        assert results[name]["counters"]["lmlang float32"]["generated_tokens"] == written
+        assert results[name]["counters"]["lmlang"]["generated_tokens"] == written
 
 
 def test_programs_compute_no_more_prompt_tokens_than_their_union_has(model: Path) -> None:
@@ -117,10 +118,10 @@ def test_every_policy_finds_all_that_is_shared_where_there_is_room() -> None:
 
 def test_quality_tells_what_fewer_bits_cost(model: Path) -> None:
     value = json_of("quality.py", "--model", str(model))
-    exact, bfloat16, layers, weights, kv, both = value["results"]
+    exact, bfloat16, blocks, one_digit, layers, weights, kv, both = value["results"]
     assert exact["top1"] == 1.0
     assert abs(exact["kl"]) < 1e-6
-    for result in (bfloat16, layers, weights, kv, both):
+    for result in (bfloat16, blocks, one_digit, layers, weights, kv, both):
         assert 0 < result["kl"] < 0.1
         assert result["by_kind"].keys() == {"prose", "code", "json"}
         assert result["perplexity"] == pytest.approx(exact["perplexity"], rel=0.05)
