@@ -81,7 +81,7 @@ class NativeStep:
         tokens, wanted = len(batch.input_ids), len(batch.logits_at)
         angles = [part for rope in self._ropes for part in model.angles(batch.positions, rope)]
         all_angles = torch.cat([part.reshape(-1) for part in angles]) if angles else None
-        logits = torch.empty((wanted, model.vocab))
+        logits = torch.empty((wanted, model.vocab), dtype=torch.float32)
         parts = (c.Parts * len(self._windows))(
             *(_parts(plan.parts[window]) for window in self._windows)
         )

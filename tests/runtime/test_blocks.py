@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType
 
 from lmlang.errors import ModelError, ProgramError
 from lmlang.kernels import forms, native
@@ -19,6 +20,7 @@ from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.models.loader import load_gguf
 from lmlang.runtime.models.opened import OpenedModel, open_model
 from tests.runtime import oracle
+from tests.runtime.adapters import write_lora
 from tests.tiny import tiny_shape, write_tiny_gguf
 
 needs_library = pytest.mark.skipif(not native.available(), reason=native.description())
@@ -118,3 +120,28 @@ def test_what_cannot_be_in_blocks_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(native, "_loaded", lambda: (None, "it was left out"))
     with pytest.raises(ModelError, match="the C kernels cannot be used: it was left out"):
         open_model(None, quantize="blocks")
+
+
+def test_the_default_dtype_of_the_process_changes_nothing(tmp_path: Path) -> None:
+    """Whoever loads a model with transformers sets it for all threads meanwhile."""
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", kind=GGMLQuantizationType.Q8_0)
+    adapter = write_lora(tmp_path / "one", {"model.layers.0.self_attn.q_proj": (32, 32)}).path
+
+    def answers() -> list[tuple[tuple[int, ...], tuple[float, ...] | None]]:
+        found = []
+        for how in ("none", "int8", *(["blocks"] if native.available() else [])):
+            with Runtime(path, quantize=how, kv_tokens=256, lora={"one": adapter}) as runtime:
+                for params in ({"temperature": 0.0}, {"temperature": 1.0, "top_p": 0.9}):
+                    for lora in (None, "one"):
+                        sampling = SamplingParams(max_tokens=8, ignore_eos=True, **params)
+                        asked = Request(Prompt.of(Text("hello")), sampling, lora=lora)
+                        output = runtime.generate(asked).result(timeout=60)
+                        found.append((output.ids, output.logprobs))
+        return found
+
+    wanted = answers()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert answers() == wanted
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -443,6 +443,9 @@ TENSORS: dict[str, tuple[dict[str, torch.Tensor | None], str]] = {
     "another axis": (
         {f"base_model.model.{MODULE}.lora_A.weight": torch.ones(4)}, r"has the shape \(4,\)"
     ),
+    "no numbers": (
+        {f"base_model.model.{MODULE}.lora_A.weight": torch.full((4, 32), torch.nan)}, "not finite"
+    ),
     "integers": (
         {f"base_model.model.{MODULE}.lora_A.weight": torch.ones(4, 32, dtype=torch.int8)}, "I8"
     ),

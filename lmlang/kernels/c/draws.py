@@ -35,7 +35,7 @@ class DrawRows(ctypes.Structure):
 def log_normalisers(logits: Tensor) -> Tensor:
     """float32 [R]: log Σ exp(logits [R, V])."""
     logits = _rows(logits)
-    out = torch.empty(len(logits))
+    out = torch.empty(len(logits), dtype=torch.float32)
     numbers = (logits.stride(0), *logits.shape, native.threads())
     job = NormaliserRows(logits.data_ptr(), out.data_ptr(), *numbers)
     _library().lm_normalise(ctypes.byref(job))

@@ -20,9 +20,9 @@ def packed_product(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) 
         raise ValueError(f"bias is {bias.dtype}: it must be float32")
     if x.stride(1) != 1:
         x = x.contiguous()
-    out = torch.empty((rows, weight.shape[0]))
-    cells = rows * weight.digits * -(-inputs // BLOCK)
-    space = native.workspace(cells * (BLOCK // 4 + 2))
+    out = torch.empty((rows, weight.shape[0]), dtype=torch.float32)
+    cells = rows * -(-inputs // BLOCK)
+    space = native.workspace(cells * (weight.digits * BLOCK // 4 + 2))
     product = native.Product(
         x.data_ptr(),
         weight.data.data_ptr(),

@@ -116,7 +116,8 @@ def run(model: Model, step: Step) -> None:
 
 def rows_of(ids: Tensor, weight: PackedWeight) -> Tensor:
     """The rows of a weight that ids name: float32 [n, I]; see `PackedWeight.rows`."""
-    ids, out = ids.contiguous(), torch.empty((len(ids), weight.shape[1]))
+    ids = ids.contiguous()
+    out = torch.empty((len(ids), weight.shape[1]), dtype=torch.float32)
     matrix = Matrix.of(weight)
     _library().lm_rows_of(ctypes.byref(matrix), ids.data_ptr(), len(ids), out.data_ptr())
     return out

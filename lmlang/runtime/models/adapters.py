@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lmlang.errors import quote
 from lmlang.kernels.forms import is_row_invariant
 from lmlang.kernels.linear import linear, product
 from lmlang.runtime.models.lora import Delta, LoraFile
@@ -104,12 +105,14 @@ def fit(
     for module, delta in lora.deltas.items():
         place = places.get(module)
         if place is None:
-            raise lora.misfit(base, f"it changes {module!r}, which that model cannot have changed")
+            raise lora.misfit(
+                base, f"it changes {quote(module)}, which that model cannot have changed"
+            )
         wanted = (place.inputs, place.rows)
         if (delta.inputs, delta.outputs) != wanted:
             raise lora.misfit(
                 base,
-                f"its {module!r} goes from {delta.inputs:,} numbers to {delta.outputs:,}, and "
+                f"its {quote(module)} goes from {delta.inputs:,} numbers to {delta.outputs:,}, and "
                 f"that of the model from {wanted[0]:,} to {wanted[1]:,}",
             )
         found.setdefault(place.product, []).append((place, delta))
@@ -124,7 +127,7 @@ def fit(
 def _stacked(parts: Seq[tuple[Place, Delta]]) -> tuple[Tensor, Tensor]:
     """A and B of one product from those of its modules."""
     a = torch.cat([delta.a for _, delta in parts])
-    b = torch.zeros(parts[0][0].outputs, len(a))
+    b = torch.zeros(parts[0][0].outputs, len(a), dtype=torch.float32)
     column = 0
     for place, delta in parts:
         end = column + len(delta.a)

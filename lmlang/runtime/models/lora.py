@@ -173,8 +173,13 @@ def _delta(store: SafetensorsFolder, module: str, rank: int, scale: float) -> De
                 f"{store.path / TENSORS}: the tensor {quote(name)} {found}, and the rank is "
                 f"{rank}: it is damaged or of a variant that cannot be run."
             )
-        read.append(torch.empty(shape))
+        read.append(torch.empty(shape, dtype=torch.float32))
         store.read(name, read[-1])
+        if not read[-1].isfinite().all():
+            raise ModelError(
+                f"{store.path / TENSORS}: the tensor {quote(name)} has numbers that are not finite "
+                "(NaN or infinity): it is damaged, fetch it anew."
+            )
     return Delta(read[0], read[1].mul_(scale))
 
 
