@@ -113,16 +113,9 @@ def opened(model: Any, config_path: Path | None = None) -> HFModel:
         hf_parity.check_parity(made)
         return made
     key = hf_parity.verdict_key(config_path, made.dtype, made.device)
-    refused = hf_parity.remembered(key)
-    if refused is None:
-        try:
-            hf_parity.check_parity(made)
-            refused = ""
-        except Refused as found:
-            refused = str(found)
-        hf_parity.remember(key, refused)
-    if refused:
-        raise Refused(refused)
+    if not hf_parity.has_passed(key):
+        hf_parity.check_parity(made)
+        hf_parity.keep_passed(key)
     return made
 
 
@@ -200,7 +193,7 @@ def _weights(folder: Path, config: Any, dtype: torch.dtype, **options: Any) -> A
     """The model of transformers, every weight of it from the folder; ModelError otherwise."""
     from transformers import AutoModelForCausalLM
 
-    with _naming(folder), _no_progress_bars():
+    with _naming(folder), _quiet():
         auto: Any = AutoModelForCausalLM
         model, found = auto.from_pretrained(
             folder,
@@ -234,25 +227,28 @@ def _naming(path: Path) -> Iterator[None]:
     except Refused:
         raise
     except Exception as error:  # of any kind: it checks little, and fails where it stands
-        said = str(error).strip().splitlines()
+        said = " ".join(str(error).split())
         raise ModelError(
             f"{path}: transformers cannot open this model ({type(error).__name__}: "
-            f"{quote(said[0] if said else '')}): install what it asks for, or fetch the model anew."
+            f"{quote(said)}): install what it asks for, or fetch the model anew."
         ) from error
 
 
 @contextmanager
-def _no_progress_bars() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
+    """No bars of progress, and no report of tensors: what it tells of is told by us."""
     from transformers.utils import logging
 
-    bars: Any = logging
-    shown = bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()
+    spoken: Any = logging
+    shown, level = spoken.is_progress_bar_enabled(), spoken.get_verbosity()
+    spoken.disable_progress_bar()
+    spoken.set_verbosity_error()
     try:
         yield
     finally:
+        spoken.set_verbosity(level)
         if shown:
-            bars.enable_progress_bar()
+            spoken.enable_progress_bar()
 
 
 def _refusal(path: Path, refused: Refused) -> str:

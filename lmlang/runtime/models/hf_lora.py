@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmlang.errors import ModelError
+from lmlang.errors import ModelError, quote
 from lmlang.runtime.models.adapters import Adapter, AdapterRows, Place, add_deltas, fit
 from lmlang.runtime.models.lora import LoraFile
 
@@ -58,7 +58,7 @@ class LoraHooks:
             run()
         for name in made.deltas.keys() - self._called:
             raise lora.misfit(
-                base, f"it changes {name!r}, whose weight that model reads without calling it"
+                base, f"it changes {quote(name)}, whose weight that model reads without calling it"
             )
         return made
 
@@ -80,8 +80,8 @@ class LoraHooks:
             flat = output.reshape(-1, output.shape[-1])
             if len(flat) != self._tokens:
                 raise ModelError(
-                    f"lora: {name!r} was called with {len(flat):,} of {self._tokens:,} tokens, so "
-                    "no adapter can act there: give one that leaves it as it is."
+                    f"lora: {quote(name)} was called with {len(flat):,} of {self._tokens:,} "
+                    "tokens, so no adapter can act there: give one that leaves it as it is."
                 )
             x = inputs[0].reshape(self._tokens, -1).to(self._model.dtype)
             add_deltas(flat, x, name, self._adapters)

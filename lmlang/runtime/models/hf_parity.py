@@ -11,8 +11,8 @@ these rows are compared with the same weights under transformers' eager attentio
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -32,8 +32,10 @@ from lmlang.runtime.sharing import RowSlots
 
 log = logging.getLogger("lmlang")
 
-FORM = 2
+FORM = 3
 """Raised whenever the check, or what is run, changes: verdicts of before are none."""
+PASSED = "right\n"
+"""What the file of a model that has passed holds."""
 TOKENS = 8
 SLOTS = 32
 TOLERANCES = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
@@ -55,6 +57,11 @@ def check_parity(model: HFModel) -> None:
             f"it fails over cached prefixes ({type(error).__name__}: {quote(str(error)[:128])})"
         ) from error
     tolerance = TOLERANCES[model.dtype]
+    if math.isinf(distance):
+        raise Refused(
+            "its logits are not finite (NaN or infinity): its weights are damaged, or too large "
+            f"for {str(model.dtype).removeprefix('torch.')}"
+        )
     if not distance <= tolerance:  # NaN is refused too
         raise Refused(
             "its outputs in chunks over cached prefixes differ from those of whole rows (by "
@@ -67,11 +74,14 @@ def check_parity(model: HFModel) -> None:
 def measure(model: HFModel) -> float:
     """The distance of logits on our pool to those of transformers, relative to the latter.
 
+    Infinite where the latter are not finite.
     The largest of all tokens in float32. In shorter types the middle one of those that stand behind
     cached tokens, as a router of experts may send a single one elsewhere for the last bit.
     """
     rows = _token_rows(model)
     ours, exact = _on_our_pool(model, rows), _by_itself(model, rows)
+    if not exact.isfinite().all():
+        return math.inf
     ours, exact = (logits - logits.mean(-1, keepdim=True) for logits in (ours, exact))
     distances = (ours - exact).norm(dim=-1) / exact.norm(dim=-1)
     if model.dtype == torch.float32:
@@ -133,28 +143,29 @@ def _by_itself(model: HFModel, rows: Tensor) -> Tensor:
     return torch.cat(whole).float()
 
 
-# --------------------------------------------------------------------------- what was found before
+# --------------------------------------------------------------------------- who has passed before
 
 
-def remembered(key: str) -> str | None:
-    """Why a model was refused before; "" where it passed, None where it was not asked."""
+def has_passed(key: str) -> bool:
+    """Whether a model was found to be right before.
+
+    Nothing is kept of those that were not: next time weights may be whole, or memory larger.
+    """
     try:
-        found = json.loads(_place(key).read_text(encoding="utf-8"))
-        reason = found["refused"]
-    except (OSError, ValueError, KeyError, TypeError):  # not there, or not as we write it
-        return None
-    return reason if isinstance(reason, str) else None
+        return _place(key).read_text(encoding="utf-8") == PASSED
+    except (OSError, ValueError):  # not there, or not as we write it
+        return False
 
 
-def remember(key: str, refused: str) -> None:
-    """Keep a verdict for the next time; where that cannot be, the check is made again then."""
+def keep_passed(key: str) -> None:
+    """Keep for the next time that a model is right; where that cannot be, it is compared again."""
     place = _place(key)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
             "w", dir=place.parent, delete=False, encoding="utf-8"
         ) as file:
-            json.dump({"refused": refused}, file)
+            file.write(PASSED)
         os.replace(file.name, place)
     except OSError as error:
         log.info("the verdict on a model cannot be kept in %s: %s", place.parent, error)
@@ -171,4 +182,4 @@ def verdict_key(config: Path, dtype: torch.dtype, device: torch.device) -> str:
 
 
 def _place(key: str) -> Path:
-    return cache_folder() / "transformers" / f"{key}.json"
+    return cache_folder() / "transformers" / f"{key}.txt"

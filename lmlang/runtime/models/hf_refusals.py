@@ -42,6 +42,9 @@ def check_config(config: Any) -> None:
     if getattr(config, "is_encoder_decoder", False):
         raise Refused(ENCODER_DECODER)
     text = config.get_text_config(decoder=True)
+    layers = getattr(text, "num_hidden_layers", None)
+    if isinstance(layers, int) and layers < 1:
+        raise Refused(f"its config says that it has {layers:,} layers (num_hidden_layers)")
     if getattr(text, "add_cross_attention", False):
         raise Refused("it attends to the output of an encoder (add_cross_attention)")
     if _has_alibi(text):
