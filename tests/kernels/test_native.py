@@ -136,9 +136,11 @@ def test_attention_is_that_of_the_reference(case: dict[str, object]) -> None:
 def test_long_rows_are_shared_out_and_put_together_again(
     monkeypatch: pytest.MonkeyPatch, spread: float
 ) -> None:
-    kv, slots = pool(0, torch.float32, 2, 64, 64), torch.randperm(SLOTS, generator=generator(0))
-    q = torch.randn(5, 6, 64, generator=generator(3)) * spread
-    arguments = (q, kv, slots.int(), starts([500, 3, 0, 150, 40]), 0.125)
+    lengths = [3_000, 3, 0, 1_500, 0, 400, 64]
+    kv = pool(0, torch.float32, 2, 64, 64)
+    slots = torch.randint(SLOTS, (sum(lengths),), generator=generator(0))
+    q = torch.randn(len(lengths), 6, 64, generator=generator(3)) * spread
+    arguments = (q, kv, slots.int(), starts(lengths), 0.125)
     wanted = paged_attention.decode_reference(*arguments)
     for threads in range(1, 8):
         monkeypatch.setattr(native, "threads", lambda threads=threads: threads)

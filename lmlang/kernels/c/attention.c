@@ -189,6 +189,7 @@ static void join(const work *w) {
     unit u = {.row = -1};
     int share = 0;
     for (int64_t before = 0; next_unit(w->a, &u); before += u.tiles * u.cost) {
+        if (!u.tiles) continue; /* has no first tile that says whose it is */
         while (share + 1 < w->shares && first_tile(w, share + 1, before, &u) == 0) share++;
         if (first_tile(w, share + 1, before, &u) == u.tiles) continue;
         room mine;
@@ -209,7 +210,7 @@ static void join(const work *w) {
 static void write_nothing(const lm_attention *a, int first, int last) {
     int64_t at = (int64_t)first * a->heads, count = (int64_t)(last - first) * a->heads;
     size_t width = (size_t)a->value_dim * lm_width(a->q_type);
-    memset((char *)a->out + at * width, 0, count * width);
+    if (count) memset((char *)a->out + at * width, 0, count * width);
     for (int64_t i = 0; i < count; i++) a->lse[at + i] = -INFINITY;
 }
 
