@@ -38,7 +38,7 @@ def test_a_type_that_is_not_native_is_opened_by_transformers(folder):
     opened = open_model(folder)
     assert opened.implementation == "transformers"
     assert isinstance(opened.model, HFModel)
-    with pytest.raises(ModelError, match="of the type 'phi', and only llama, mistral"):
+    with pytest.raises(ModelError, match="of the type 'phi', and natively only llama, mistral"):
         open_model(folder, implementation="native")
 
 

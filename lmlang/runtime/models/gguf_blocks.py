@@ -44,7 +44,7 @@ def packed_rows(parts: Seq[tuple[Kind, NDArray[np.uint8]]]) -> PackedWeight:
         numbers, scales, offsets = zip(*(_blocks(*part) for part in parts), strict=True)
         whole = None if kinds == {Kind.Q8_0} else torch.cat(offsets)
         return pack(torch.cat(numbers), torch.cat(scales), whole)
-    wide = [torch.from_numpy(np.asarray(dequantize(rows, kind))) for kind, rows in parts]
+    wide = [torch.from_numpy(np.array(dequantize(rows, kind))) for kind, rows in parts]
     return pack_floats(torch.cat(wide))
 
 

@@ -112,8 +112,8 @@ def hf_shape(path: Path, config: Mapping[str, Any]) -> ModelShape:
     name = said.get("model_type", str)
     if name not in FAMILIES:
         raise NotNative(
-            f"{path} describes a model of the type {quote(name)}, and only {', '.join(FAMILIES)} "
-            "can be run: give one of these."
+            f"{path} describes a model of the type {quote(name)}, and natively only "
+            f"{', '.join(FAMILIES)} are run: give one of these, or leave implementation= out."
         )
     family = FAMILIES[name]
     for key, what in REFUSED.items():
