@@ -8,6 +8,7 @@ architecture: it looks at run time which instructions this one has.
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import threading
 from functools import cache
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from lmlang.errors import ModelError
 
-VERSION = 1
+VERSION = 2
 """Of the functions and structs of lmlang.h; a library of another is not used."""
 HOME = Path(__file__).parent
 
@@ -36,6 +37,7 @@ FAULTS = {
     2: "starts must ascend to at most what they count, a row needs as many slots as queries, and "
     "members must be queries",
     3: "the workspace is too small",
+    4: "an id names a row that the weight does not have",
 }
 """What the kernels return."""
 
@@ -127,7 +129,7 @@ class MergeRows(ctypes.Structure):
 class _Room(threading.local):
     """A thread's own workspace, which grows to what its largest call needs."""
 
-    space: Tensor = torch.empty(0)
+    space: Tensor = torch.empty(0, dtype=torch.float32, device="cpu")
 
 
 _room = _Room()
@@ -163,14 +165,14 @@ def description() -> str:
 
 
 def threads() -> int:
-    """How many threads the kernels use: as many as torch does."""
-    return torch.get_num_threads() if _shares_threads() else 1
+    """How many threads the kernels use: as many as torch does, of those that CPUs are there for."""
+    return min(torch.get_num_threads(), _cpus()) if _shares_threads() else 1
 
 
 def workspace(numbers: int) -> Tensor:
     """At least so many float32, this thread's own until its next call."""
     if len(_room.space) < numbers:
-        _room.space = torch.empty(numbers, dtype=torch.float32)
+        _room.space = torch.empty(numbers, dtype=torch.float32, device="cpu")
     return _room.space
 
 
@@ -225,3 +227,11 @@ def _parallel() -> int | None:
 
 def _shares_threads() -> bool:
     return _parallel() is not None
+
+
+@cache
+def _cpus() -> int:
+    """CPUs that this process may run on; an OpenMP that binds threads binds this one to one CPU."""
+    bound = any(map(os.environ.get, ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")))
+    allowed = getattr(os, "sched_getaffinity", None)
+    return (os.cpu_count() or 1) if bound or allowed is None else len(allowed(0))

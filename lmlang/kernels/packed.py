@@ -142,6 +142,6 @@ def packed_product(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) 
     steps = blocks * torch.where(largest > 1e-30, LARGEST / largest, 0.0)
     rounded = steps.round()
     if weight.digits == 2:
-        rounded += ((steps - rounded) * (2 * LARGEST)).round_() / (2 * LARGEST)
+        rounded += ((steps - rounded) * 256).round_().clamp_(max=LARGEST) / 256
     rounded *= largest / LARGEST
     return F.linear(rounded.flatten(1)[:, :inputs], weight.unpacked(), bias)

@@ -1,13 +1,13 @@
 /* The face of the native kernels: plain structs and functions, called through ctypes.
 
-   No function allocates, locks or keeps a pointer. Sizes and types are the caller's promise (see
+   No kernel allocates, locks or keeps a pointer. Sizes and types are the caller's promise (see
    native.py, which checks them); what a table of slots says is checked here, as it is read. */
 #ifndef LMLANG_H
 #define LMLANG_H
 
 #include <stdint.h>
 
-#define LM_VERSION 1
+#define LM_VERSION 2
 
 #if defined(__GNUC__)
 #define LM_API __attribute__((visibility("default")))
@@ -21,7 +21,8 @@ enum {
     LM_OK = 0,
     LM_BAD_SLOT = 1,  /* a table names a slot that the pool has not */
     LM_BAD_ROWS = 2,  /* starts do not rise, or a row has more queries than slots */
-    LM_NO_SPACE = 3   /* the workspace is too small */
+    LM_NO_SPACE = 3,  /* the workspace is too small */
+    LM_BAD_ID = 4     /* an id names a row that the weight has not */
 };
 
 /* Attention of R rows of queries, each over its own list of slots.

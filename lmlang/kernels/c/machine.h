@@ -23,8 +23,8 @@ int lm_level(void);
 /* Calls fn(argument, share) for every share of 0 .. shares-1, on as many threads where there are. */
 void lm_parallel(void (*fn)(void *, int), void *argument, int shares);
 
-/* As lm_parallel, by the threads of pool.c; returns 0, and does nothing, where another caller has
-   them. */
+/* As lm_parallel, by the threads of pool.c; returns 0, and does nothing, where there are none or
+   another caller has them. */
 int lm_pool_run(void (*fn)(void *, int), void *argument, int shares);
 
 #endif

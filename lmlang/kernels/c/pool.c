@@ -7,7 +7,10 @@
        ticket   which job this is, and how many of its shares are left to claim: one word, so that
                 who claims a share knows whose it is; the job stays until the last share is done
 
-   Threads look for work for a while before they sleep, and give the core away between two looks. */
+   Threads look for work for a while before they sleep, and give the core away between two looks.
+   There are no more of them than CPUs that the first caller may run on: others would take time from
+   those that have work. A process that was forked has none, and makes its own. */
+#define _GNU_SOURCE /* for sched_getaffinity */
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
@@ -24,8 +27,7 @@ static uint64_t ticket; /* job << 32 | shares left to claim */
 static int busy, sleeping, left;
 static void (*current)(void *, int);
 static void *argument;
-static int workers;
-static pid_t owner; /* the process that has the workers: one that was forked has none */
+static int workers, most; /* `most`: 0 until it is known */
 
 static inline void pause_a_little(void) {
     for (int i = 0; i < PAUSES; i++) {
@@ -70,28 +72,44 @@ static void *work(void *nothing) {
     return nothing;
 }
 
-/* Has at least so many workers, where the system gives them; `busy` is held. */
-static void hire(int wanted) {
-    pid_t self = getpid();
-    if (owner != self) {
-        owner = self;
-        workers = 0;
-        sleeping = 0;
-        pthread_mutex_init(&mutex, NULL);
-        pthread_cond_init(&wake, NULL);
-    }
+/* In a process that was just forked, where no thread but the caller's is left. */
+static void begin_anew(void) {
+    ticket = 0;
+    busy = sleeping = left = workers = most = 0;
+    pthread_mutex_init(&mutex, NULL);
+    pthread_cond_init(&wake, NULL);
+}
+
+/* CPUs that the caller may run on. */
+static int cpus(void) {
+#if defined(__linux__)
+    cpu_set_t set;
+    if (!sched_getaffinity(0, sizeof set, &set)) return CPU_COUNT(&set);
+#endif
+    return (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+/* Has at least so many workers, where the system gives them; `busy` is held. Returns how many. */
+static int hire(int wanted) {
+    static int follows; /* forks */
+    if (!follows) follows = !pthread_atfork(NULL, NULL, begin_anew);
+    if (!most) most = cpus();
     if (wanted > MOST_WORKERS) wanted = MOST_WORKERS;
-    while (workers < wanted) {
+    while (workers < wanted && workers < most - 1) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, work, NULL)) break;
         pthread_detach(thread);
         workers++;
     }
+    return workers;
 }
 
 int lm_pool_run(void (*fn)(void *, int), void *with, int shares) {
     if (__atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE)) return 0; /* by another caller */
-    hire(shares - 1);
+    if (!hire(shares - 1)) {
+        __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);
+        return 0;
+    }
     current = fn;
     argument = with;
     __atomic_store_n(&left, shares, __ATOMIC_RELAXED);

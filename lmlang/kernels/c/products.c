@@ -6,11 +6,11 @@
  *     numbers of a block: 8 groups of 4 inputs, in each 16 outputs of 4 bytes, as vpdpbusd takes
  *             them; of 4 bits, groups 2i and 2i + 1 share bytes, the former in the low halves
  *     row     each 32 inputs get one scale s, x = s * n with n in -127..127; with two digits
- *             x = s * (n + n' / 254), where n' is what rounding to n has left
+ *             x = s * (n + n' / 256), where n' is what rounding to n has left
  *
- * so that  x . w = sum over blocks of  d * s * sum(n * q) + m * s * sum(n).  A digit is a row of its
- * own, with its own scale, whose sums are added. Integers are summed exactly, floats block by block:
- * a row's result does not depend on the rows beside it.
+ * so that  x . w = sum over blocks of  d * s * sum(n * q) + m * s * sum(n),  and with two digits
+ * sum(n * q) + sum(n' * q) / 256 for the first sum. Integers are summed exactly, floats block by
+ * block: a row's result does not depend on the rows beside it.
  *
  * Sources: GGUF's Q4_1 and Q8_0 blocks; Intel's VNNI instructions.
  */
@@ -20,15 +20,16 @@
 #include "machine.h"
 #include "step.h"
 
-enum { TILE = 16, BLOCK = 32, GROUPS = 8, BYTES4 = 320, BYTES8 = 544, AT_ONCE = 8 };
+enum { TILE = 16, CELL = 32, GROUPS = 8, BYTES4 = 320, BYTES8 = 544, AT_ONCE = 8 };
 #define LEAST_SHARE (1 << 18) /* products of a thread's share that are worth waking it for */
+#define MOST_TILES 4          /* of a thread at a time: so many stay in its cache */
 #define MANY_ROWS 16          /* from so many on, threads share the rows to be quantised */
 
 typedef struct {
     const uint8_t *weight;
     const int8_t *x;    /* [rows, digits, blocks * 32] */
-    const float *scale; /* [rows, digits, blocks] */
-    const float *sum;   /* [rows, digits, blocks]: of the integers, times the scale */
+    const float *scale; /* [rows, blocks], of the last digit */
+    const float *sum;   /* [rows, blocks]: of the integers, times the scale */
     const float *bias;  /* [outputs] or null */
     float *out;         /* [rows, outputs] */
     size_t blocks, outputs;
@@ -80,19 +81,23 @@ static float half(const uint8_t *at) {
     return lm_half(bits);
 }
 
-static void digit_any(const Product *p, int bits, size_t tile, size_t digit, float *out) {
+static void row_any(const Product *p, int bits, int digits, size_t tile, size_t row, float *out) {
     size_t bytes = bits == 4 ? BYTES4 : BYTES8;
     const uint8_t *w = p->weight + tile * p->blocks * bytes;
-    const int8_t *x = p->x + digit * p->blocks * BLOCK;
-    for (size_t b = 0; b < p->blocks; b++, w += bytes, x += BLOCK) {
+    for (size_t b = 0; b < p->blocks; b++, w += bytes) {
         int32_t found[TILE] = {0};
-        for (int g = 0; g < GROUPS; g++) {
-            const uint8_t *q = w + (bits == 4 ? g / 2 : g) * 64;
-            int shift = bits == 4 ? g % 2 * 4 : 0, low = bits == 4 ? 15 : 255;
-            for (int o = 0; o < TILE; o++)
-                for (int i = 0; i < 4; i++) found[o] += (q[4 * o + i] >> shift & low) * x[4 * g + i];
+        for (int digit = 0; digit < digits; digit++) {
+            const int8_t *x = p->x + ((row * digits + digit) * p->blocks + b) * CELL;
+            for (int o = 0; digit && o < TILE; o++) found[o] *= 256;
+            for (int g = 0; g < GROUPS; g++) {
+                const uint8_t *q = w + (bits == 4 ? g / 2 : g) * 64;
+                int shift = bits == 4 ? g % 2 * 4 : 0, low = bits == 4 ? 15 : 255;
+                for (int o = 0; o < TILE; o++)
+                    for (int i = 0; i < 4; i++)
+                        found[o] += (q[4 * o + i] >> shift & low) * x[4 * g + i];
+            }
         }
-        float scale = p->scale[digit * p->blocks + b], sum = p->sum[digit * p->blocks + b];
+        float scale = p->scale[row * p->blocks + b], sum = p->sum[row * p->blocks + b];
         for (int o = 0; o < TILE; o++) {
             float d = half(w + bytes - (bits == 4 ? 64 : 32) + 2 * o);
             float m = bits == 4 ? half(w + bytes - 32 + 2 * o) : -128.0f * d;
@@ -106,8 +111,7 @@ static inline void tile_any(const Product *p, int bits, int digits, size_t tile,
                             int rows) {
     for (size_t r = row; r < row + rows; r++) {
         float out[TILE] = {0};
-        for (int digit = 0; digit < digits; digit++)
-            digit_any(p, bits, tile, r * digits + digit, out);
+        row_any(p, bits, digits, tile, r, out);
         store(p, tile, r, out);
     }
 }
@@ -117,26 +121,28 @@ ALL_ROWS(, rows_any, tile_any)
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define INLINE static inline __attribute__((always_inline))
+#define WHOLE static inline __attribute__((always_inline))
+/* So that what is indexed by the loop lies in registers. */
+#define UNROLLED _Pragma("GCC unroll 8")
 
 /* ------------------------------------------------------------------------------ AVX-512 VNNI */
 #define VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")))
 
-VNNI INLINE __m512 halves512(const uint8_t *at) {
+VNNI WHOLE __m512 halves512(const uint8_t *at) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at));
 }
 
-VNNI INLINE void tile512(const Product *p, int bits, int digits, size_t tile, size_t row,
+VNNI WHOLE void tile512(const Product *p, int bits, int digits, size_t tile, size_t row,
                          int rows) {
     const uint8_t *w = p->weight + tile * p->blocks * (bits == 4 ? BYTES4 : BYTES8);
     const __m512i low = _mm512_set1_epi8(15);
     __m512 out[AT_ONCE];
-    for (int r = 0; r < rows; r++) out[r] = _mm512_setzero_ps();
+    UNROLLED for (int r = 0; r < rows; r++) out[r] = _mm512_setzero_ps();
     for (size_t b = 0; b < p->blocks; b++) {
         __m512i q[GROUPS];
         __m512 d, m;
         if (bits == 4) {
-            for (int i = 0; i < GROUPS; i += 2, w += 64) {
+            UNROLLED for (int i = 0; i < GROUPS; i += 2, w += 64) {
                 __m512i both = _mm512_loadu_si512(w);
                 q[i] = _mm512_and_si512(both, low);
                 q[i + 1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
@@ -145,24 +151,26 @@ VNNI INLINE void tile512(const Product *p, int bits, int digits, size_t tile, si
             m = halves512(w + 32);
             w += 64;
         } else {
-            for (int i = 0; i < GROUPS; i++, w += 64) q[i] = _mm512_loadu_si512(w);
+            UNROLLED for (int i = 0; i < GROUPS; i++, w += 64) q[i] = _mm512_loadu_si512(w);
             d = halves512(w);
             m = _mm512_mul_ps(d, _mm512_set1_ps(-128.0f));
             w += 32;
         }
-        for (int r = 0; r < rows; r++)
-            for (int digit = 0; digit < digits; digit++) {
-                size_t at = ((row + r) * digits + digit) * p->blocks + b;
-                const int8_t *x = p->x + at * BLOCK;
-                __m512i found = _mm512_setzero_si512();
-                for (int i = 0; i < GROUPS; i++)
+        UNROLLED for (int r = 0; r < rows; r++) {
+            __m512i found = _mm512_setzero_si512();
+            UNROLLED for (int digit = 0; digit < digits; digit++) {
+                const int8_t *x = p->x + (((row + r) * digits + digit) * p->blocks + b) * CELL;
+                if (digit) found = _mm512_slli_epi32(found, 8);
+                UNROLLED for (int i = 0; i < GROUPS; i++)
                     found = _mm512_dpbusd_epi32(found, q[i], _mm512_set1_epi32(four(x + 4 * i)));
-                __m512 factor = _mm512_mul_ps(d, _mm512_set1_ps(p->scale[at]));
-                out[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(p->sum[at]), out[r]);
-                out[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(found), factor, out[r]);
             }
+            size_t at = (row + r) * p->blocks + b;
+            __m512 factor = _mm512_mul_ps(d, _mm512_set1_ps(p->scale[at]));
+            out[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(p->sum[at]), out[r]);
+            out[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(found), factor, out[r]);
+        }
     }
-    for (int r = 0; r < rows; r++) {
+    UNROLLED for (int r = 0; r < rows; r++) {
         float sums[TILE];
         _mm512_storeu_ps(sums, out[r]);
         store(p, tile, row + r, sums);
@@ -175,14 +183,14 @@ ALL_ROWS(VNNI, rows512, tile512)
 #define AVX2 __attribute__((target("avx2,f16c,fma")))
 
 /* Sums of 8 outputs: numbers up to 15 leave the pairs' sums of a whole block in 16 bits. */
-AVX2 INLINE __m256i dot256(const __m256i *q, const int8_t *x) {
+AVX2 WHOLE __m256i dot256(const __m256i *q, const int8_t *x) {
     __m256i sum = _mm256_setzero_si256();
     for (int i = 0; i < GROUPS; i++)
         sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(q[i], _mm256_set1_epi32(four(x + 4 * i))));
     return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
 }
 
-AVX2 INLINE void tile256(const Product *p, int bits, int digits, size_t tile, size_t row,
+AVX2 WHOLE void tile256(const Product *p, int bits, int digits, size_t tile, size_t row,
                          int rows) {
     size_t bytes = bits == 4 ? BYTES4 : BYTES8;
     const __m256i low = _mm256_set1_epi8(15);
@@ -190,10 +198,10 @@ AVX2 INLINE void tile256(const Product *p, int bits, int digits, size_t tile, si
     for (int part = 0; part < 2; part++) {
         const uint8_t *w = p->weight + tile * p->blocks * bytes;
         __m256 out[AT_ONCE];
-        for (int r = 0; r < rows; r++) out[r] = _mm256_setzero_ps();
+        UNROLLED for (int r = 0; r < rows; r++) out[r] = _mm256_setzero_ps();
         for (size_t b = 0; b < p->blocks; b++, w += bytes) {
             __m256i q[GROUPS], high[GROUPS]; /* of 8 bits, halves: each fits what dot256 can sum */
-            for (int i = 0; i < GROUPS; i++) {
+            UNROLLED for (int i = 0; i < GROUPS; i++) {
                 const uint8_t *at = w + (bits == 4 ? i / 2 : i) * 64 + part * 32;
                 __m256i both = _mm256_loadu_si256((const __m256i *)at);
                 __m256i upper = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
@@ -204,19 +212,21 @@ AVX2 INLINE void tile256(const Product *p, int bits, int digits, size_t tile, si
             __m256 d = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)scales));
             __m256 m = bits == 4 ? _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(scales + 32)))
                                  : _mm256_mul_ps(d, _mm256_set1_ps(-128.0f));
-            for (int r = 0; r < rows; r++)
-                for (int digit = 0; digit < digits; digit++) {
-                    size_t at = ((row + r) * digits + digit) * p->blocks + b;
-                    const int8_t *x = p->x + at * BLOCK;
-                    __m256i found = dot256(q, x);
+            UNROLLED for (int r = 0; r < rows; r++) {
+                __m256i found = _mm256_setzero_si256();
+                UNROLLED for (int digit = 0; digit < digits; digit++) {
+                    const int8_t *x = p->x + (((row + r) * digits + digit) * p->blocks + b) * CELL;
+                    found = _mm256_add_epi32(_mm256_slli_epi32(found, 8), dot256(q, x));
                     if (bits == 8)
                         found = _mm256_add_epi32(found, _mm256_slli_epi32(dot256(high, x), 4));
-                    __m256 factor = _mm256_mul_ps(d, _mm256_set1_ps(p->scale[at]));
-                    out[r] = _mm256_fmadd_ps(m, _mm256_set1_ps(p->sum[at]), out[r]);
-                    out[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(found), factor, out[r]);
                 }
+                size_t at = (row + r) * p->blocks + b;
+                __m256 factor = _mm256_mul_ps(d, _mm256_set1_ps(p->scale[at]));
+                out[r] = _mm256_fmadd_ps(m, _mm256_set1_ps(p->sum[at]), out[r]);
+                out[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(found), factor, out[r]);
+            }
         }
-        for (int r = 0; r < rows; r++) _mm256_storeu_ps(sums[r] + part * 8, out[r]);
+        UNROLLED for (int r = 0; r < rows; r++) _mm256_storeu_ps(sums[r] + part * 8, out[r]);
     }
     for (int r = 0; r < rows; r++) store(p, tile, row + r, sums[r]);
 }
@@ -245,68 +255,38 @@ typedef struct {
     int shares, tiles, chunk, taken;
 } work;
 
-/* A block to integers, nearest, ties to even; leaves what is left, in steps of one. */
-static int32_t whole(float *part, float factor, int8_t *q) {
-    int32_t total = 0;
-    for (int i = 0; i < BLOCK; i++) {
-        /* Added to 1.5 * 2^23 a float is rounded to a whole number, which its low bits hold. */
-        float scaled = part[i] * factor, rounded = scaled + 12582912.0f;
-        int32_t n;
-        memcpy(&n, &rounded, sizeof n);
-        q[i] = (int8_t)(n - 0x4B400000);
-        total += n - 0x4B400000;
-        part[i] = scaled - (rounded - 12582912.0f);
-    }
-    return total;
-}
-
-/* One row to one or two digits, in whole blocks of 32. */
-static void quantise(const work *w, int64_t row) {
-    int64_t inputs = w->given->inputs, blocks = w->product.blocks, digits = w->given->digits;
-    const float *x = w->given->x + row * w->given->x_stride;
-    int8_t *q = w->x + row * digits * blocks * BLOCK;
-    float *scale = w->scale + row * digits * blocks, *sum = w->sum + row * digits * blocks;
-    for (int64_t b = 0; b < blocks; b++, q += BLOCK) {
-        int64_t first = b * BLOCK, here = inputs - first < BLOCK ? inputs - first : BLOCK;
-        float part[BLOCK] = {0}, largest = 0;
-        memcpy(part, x + first, (size_t)here * sizeof(float));
-        for (int i = 0; i < BLOCK; i++) {
-            float size = part[i] < 0 ? -part[i] : part[i];
-            largest = size > largest ? size : largest;
-        }
-        scale[b] = largest / 127;
-        sum[b] = scale[b] * (float)whole(part, largest > 1e-30f ? 127 / largest : 0, q);
-        if (digits == 1) continue;
-        scale[blocks + b] = scale[b] / 254;
-        sum[blocks + b] = scale[blocks + b] * (float)whole(part, 254, q + blocks * BLOCK);
-    }
-}
+#define KERNELS "digits.h"
+#include "each_isa.h"
 
 static void quantise_share(void *argument, int share) {
     work *w = argument;
     int64_t rows = w->given->rows;
     for (int64_t r = rows * share / w->shares; r < rows * (share + 1) / w->shares; r++)
-        quantise(w, r);
+        BEST(digits)(w, r);
 }
 
 /* Tiles are taken, not given: a thread that comes late holds nobody up. */
 static void multiply_share(void *argument, int share) {
     work *w = argument;
     (void)share;
-    int tile;
-    while ((tile = __atomic_fetch_add(&w->taken, w->chunk, __ATOMIC_RELAXED)) < w->tiles)
-        for (int last = tile + w->chunk; tile < last && tile < w->tiles; tile++)
-            w->run(&w->product, (size_t)tile, 0, (size_t)w->given->rows);
+    int rows = w->given->rows, first;
+    while ((first = __atomic_fetch_add(&w->taken, w->chunk, __ATOMIC_RELAXED)) < w->tiles) {
+        int last = first + w->chunk < w->tiles ? first + w->chunk : w->tiles;
+        for (int row = 0; row < rows; row += AT_ONCE) /* some rows and tiles stay in the cache */
+            for (int tile = first; tile < last; tile++)
+                w->run(&w->product, (size_t)tile, (size_t)row,
+                       (size_t)(rows - row < AT_ONCE ? rows - row : AT_ONCE));
+    }
 }
 
 int64_t lm_multiply_space(int32_t rows, int32_t inputs, int32_t digits) {
-    int64_t blocks = (inputs + BLOCK - 1) / BLOCK;
-    return rows * digits * blocks * (int64_t)(BLOCK + 2 * sizeof(float));
+    int64_t blocks = (inputs + CELL - 1) / CELL;
+    return rows * blocks * (int64_t)(digits * CELL + 2 * sizeof(float));
 }
 
 int lm_multiply(const lm_product *p) {
     if (p->space_size < lm_multiply_space(p->rows, p->inputs, p->digits)) return LM_NO_SPACE;
-    int64_t blocks = (p->inputs + BLOCK - 1) / BLOCK, cells = p->rows * p->digits * blocks;
+    int64_t blocks = (p->inputs + CELL - 1) / CELL, cells = p->rows * blocks;
     work w = {.given = p, .scale = p->space, .run = chosen(p->bits, p->digits)};
     w.sum = w.scale + cells;
     w.x = (int8_t *)(w.sum + cells);
@@ -316,23 +296,26 @@ int lm_multiply(const lm_product *p) {
     int64_t most = (int64_t)p->rows * p->outputs * p->inputs / LEAST_SHARE;
     w.shares = (int)(most < 1 ? 1 : most < p->threads ? most : p->threads);
     w.chunk = 1 + w.tiles / (8 * w.shares);
+    if (w.chunk > MOST_TILES) w.chunk = MOST_TILES;
     if (w.shares > 1 && p->rows >= MANY_ROWS)
         lm_parallel(quantise_share, &w, w.shares);
     else
-        for (int64_t r = 0; r < p->rows; r++) quantise(&w, r);
+        for (int64_t r = 0; r < p->rows; r++) BEST(digits)(&w, r);
     lm_parallel(multiply_share, &w, w.shares);
     return LM_OK;
 }
 
-void lm_rows_of(const lm_matrix *weight, const int64_t *ids, int32_t count, float *out) {
+int lm_rows_of(const lm_matrix *weight, const int64_t *ids, int32_t count, float *out) {
+    for (int32_t n = 0; n < count; n++)
+        if ((uint64_t)ids[n] >= (uint64_t)weight->outputs) return LM_BAD_ID;
     int bits = weight->bits, bytes = bits == 4 ? BYTES4 : BYTES8;
-    int64_t inputs = weight->inputs, blocks = (inputs + BLOCK - 1) / BLOCK;
+    int64_t inputs = weight->inputs, blocks = (inputs + CELL - 1) / CELL;
     for (int32_t n = 0; n < count; n++, out += inputs) {
         const uint8_t *w = weight->data + ids[n] / TILE * blocks * bytes;
         int lane = (int)(ids[n] % TILE);
         for (int64_t i = 0; i < inputs; i++) {
-            const uint8_t *block = w + i / BLOCK * bytes;
-            int group = (int)(i % BLOCK / 4), at = 4 * lane + (int)(i % 4);
+            const uint8_t *block = w + i / CELL * bytes;
+            int group = (int)(i % CELL / 4), at = 4 * lane + (int)(i % 4);
             const uint8_t *floats = block + (bits == 4 ? 256 : 512) + 2 * lane;
             float d = half(floats), m = bits == 4 ? half(floats + 32) : -128.0f * d;
             int q = bits == 4 ? block[group / 2 * 64 + at] >> group % 2 * 4 & 15
@@ -340,4 +323,5 @@ void lm_rows_of(const lm_matrix *weight, const int64_t *ids, int32_t count, floa
             out[i] = d * q + m;
         }
     }
+    return LM_OK;
 }

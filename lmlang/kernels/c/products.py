@@ -16,8 +16,12 @@ def packed_product(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) 
     rows, inputs = x.shape
     if x.dtype != torch.float32 or inputs != weight.shape[1]:
         raise ValueError(f"x is {x.dtype} {tuple(x.shape)}: it must be float32, {weight.shape}")
-    if bias is not None and bias.dtype != torch.float32:
-        raise ValueError(f"bias is {bias.dtype}: it must be float32")
+    if bias is not None:
+        if bias.dtype != torch.float32 or bias.shape != weight.shape[:1]:
+            raise ValueError(
+                f"bias is {bias.dtype} {tuple(bias.shape)}: it must be float32, {weight.shape[:1]}"
+            )
+        bias = bias.contiguous()
     if x.stride(1) != 1:
         x = x.contiguous()
     out = torch.empty((rows, weight.shape[0]), dtype=torch.float32)
@@ -26,7 +30,7 @@ def packed_product(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) 
     product = native.Product(
         x.data_ptr(),
         weight.data.data_ptr(),
-        None if bias is None else bias.contiguous().data_ptr(),
+        None if bias is None else bias.data_ptr(),
         out.data_ptr(),
         space.data_ptr(),
         space.nbytes,

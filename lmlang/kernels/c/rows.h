@@ -107,13 +107,15 @@ TARGET static void N(rope)(const void *job, int first, int last) {
 /* One head's numbers to int8, to the nearest of 127 steps of what the largest of them is. */
 INLINE void N(quantise)(const store_job *j, const char *from, int8_t *to, void *scales, int64_t at) {
     int size = j->size, width = lm_width(j->type);
-    vf most = {0};
+    vf most = {0}, none = {0}; /* `none`: NaN where x is, else 0 */
     for (int i = 0; i < size; i += LANES) {
         vf x = N(load_some)(from + (int64_t)i * width, j->type, size - i < LANES ? size - i : LANES);
         most = N(larger)(N(larger)(x, -x), most);
+        none += (vf)((vi)x & ~(x == x));
     }
     float scale = N(largest)(most) / 127.0f, least = j->scale_type == LM_F16 ? 0x1p-14f : 0x1p-126f;
     if (!(scale > least)) scale = least;
+    scale += N(sum)(none);
     if (j->scale_type == LM_F16) {
         N(store_some)((uint16_t *)scales + at, LM_F16, N(all)(scale), 1);
         scale = lm_half(((const uint16_t *)scales)[at]);

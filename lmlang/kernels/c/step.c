@@ -183,7 +183,10 @@ static int run(const lm_model *m, const lm_step *s) {
     room r = lay_out(m, s->space, s->tokens, s->wanted, s->threads);
     if (s->space_size < r.size) return LM_NO_SPACE;
     int T = s->tokens, hidden = m->hidden;
-    lm_rows_of(&m->embed, s->ids, T, r.residual);
+    for (int i = 0; i < s->wanted; i++)
+        if ((uint64_t)s->logits_at[i] >= (uint64_t)T) return LM_BAD_ROWS;
+    int bad = lm_rows_of(&m->embed, s->ids, T, r.residual);
+    if (bad) return bad;
     if (m->embed_scale != 1)
         for (int64_t i = 0; i < (int64_t)T * hidden; i++) r.residual[i] *= m->embed_scale;
     norm(r.residual, NULL, m->layers[0].attention_norm, r.normed, T, hidden, m->eps, s->threads);

@@ -56,12 +56,12 @@ typedef struct {
 } lm_step_parts;
 
 typedef struct {
-    const int64_t *ids;         /* [T], each below the embedding's outputs */
+    const int64_t *ids;         /* [T] rows of the embedding */
     const int64_t *stores;      /* [T] slots */
     const float *angles;        /* of each rope cos [T, head_dim / 2], then sin */
     const int32_t *table;
     const lm_step_parts *parts;
-    const int64_t *logits_at;   /* [K], each below T */
+    const int64_t *logits_at;   /* [K] of the T */
     float *logits;              /* [K, vocab]; written */
     void *space;                /* what lm_step_space asks for, at a multiple of 64 */
     int64_t space_size, table_size;
@@ -72,7 +72,7 @@ typedef struct {
 LM_API int64_t lm_step_space(const lm_model *model, int32_t tokens, int32_t wanted, int32_t threads);
 LM_API int lm_run(const lm_model *model, const lm_step *step);
 
-/* Rows of a weight as float32 [count, inputs], as of an embedding; ids are not checked. */
-LM_API void lm_rows_of(const lm_matrix *weight, const int64_t *ids, int32_t count, float *out);
+/* Rows of a weight as float32 [count, inputs], as of an embedding. */
+LM_API int lm_rows_of(const lm_matrix *weight, const int64_t *ids, int32_t count, float *out);
 
 #endif

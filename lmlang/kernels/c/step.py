@@ -116,10 +116,12 @@ def run(model: Model, step: Step) -> None:
 
 def rows_of(ids: Tensor, weight: PackedWeight) -> Tensor:
     """The rows of a weight that ids name: float32 [n, I]; see `PackedWeight.rows`."""
-    ids = ids.contiguous()
+    ids = ids.long().contiguous()
     out = torch.empty((len(ids), weight.shape[1]), dtype=torch.float32)
     matrix = Matrix.of(weight)
-    _library().lm_rows_of(ctypes.byref(matrix), ids.data_ptr(), len(ids), out.data_ptr())
+    library = _library()
+    fault = library.lm_rows_of(ctypes.byref(matrix), ids.data_ptr(), len(ids), out.data_ptr())
+    native.check_fault(fault)
     return out
 
 
@@ -135,5 +137,4 @@ def _library() -> ctypes.CDLL:
         ctypes.c_int32,
         ctypes.c_void_p,
     ]
-    library.lm_rows_of.restype = None
     return library

@@ -1,0 +1,50 @@
+/* Rows of float32 to int8 digits in blocks of 32; included by each_isa.h. */
+
+/* To integers up to 127, nearest, ties to even, and what is left, in steps of one. */
+INLINE vi N(digit)(vf x, vf *left) {
+    const float round = 12582912.0f; /* 1.5 * 2^23: adding it leaves no room for a fraction */
+    vf rounded = -N(larger)(-x, N(all)(-127.0f)) + round;
+    *left = x - (rounded - round);
+    return (vi)rounded - 0x4b400000;
+}
+
+INLINE void N(put_digit)(int8_t *to, vi digit) {
+    N(vb) narrow = __builtin_convertvector(digit, N(vb));
+    __builtin_memcpy(to, &narrow, sizeof narrow);
+}
+
+/* One row to one or two digits. */
+TARGET static void N(digits)(const work *w, int64_t row) {
+    int64_t inputs = w->given->inputs, blocks = w->product.blocks, two = w->given->digits == 2;
+    const float *x = w->given->x + row * w->given->x_stride;
+    int8_t *high = w->x + row * (1 + two) * blocks * CELL, *low = high + blocks * CELL;
+    float *scale = w->scale + row * blocks, *sum = w->sum + row * blocks;
+    for (int64_t b = 0; b < blocks; b++, x += CELL, high += CELL, low += CELL) {
+        float room[CELL] = {0};
+        const float *block = x;
+        if (inputs - b * CELL < CELL) {
+            __builtin_memcpy(room, x, (size_t)(inputs - b * CELL) * sizeof(float));
+            block = room;
+        }
+        vf most = {0};
+        vi total = {0};
+        for (int i = 0; i < CELL; i += LANES) {
+            vf part = N(load)(block + i);
+            most = N(larger)(N(larger)(part, -part), most);
+        }
+        float largest = N(largest)(most), factor = largest > 1e-30f ? 127.0f / largest : 0.0f;
+        for (int i = 0; i < CELL; i += LANES) {
+            vf left;
+            vi digit = N(digit)(N(load)(block + i) * factor, &left);
+            N(put_digit)(high + i, digit);
+            if (two) {
+                vi second = N(digit)(left * 256.0f, &left);
+                N(put_digit)(low + i, second);
+                digit = digit * 256 + second;
+            }
+            total += digit;
+        }
+        scale[b] = two ? largest / (127 * 256) : largest / 127;
+        sum[b] = scale[b] * N(sum)(__builtin_convertvector(total, vf)); /* exact, below 2^24 */
+    }
+}
