@@ -163,6 +163,22 @@ def test_what_is_no_number_is_not_hidden() -> None:
 
 
 @compiled
+@pytest.mark.usefixtures("instructions")
+@pytest.mark.parametrize("scale", [torch.float16, torch.float32])
+def test_what_is_no_number_is_kept_as_such_in_an_int8_pool(scale: torch.dtype) -> None:
+    kv, new = pool(int(scale == torch.float32), torch.int8, 2, 40, 40), torch.randn(3, 2, 40)
+    new[1, 0, 33] = torch.nan
+    rows.store(torch.arange(3), new, new, *kv.tensors())
+    for scales in (kv.k_scale, kv.v_scale):
+        assert scales is not None
+        assert scales.dtype == scale
+        assert scales[:3].isnan().tolist() == [[False, False], [True, False], [False, False]]
+    kept = kv.keys(torch.arange(3), torch.float32)
+    assert kept[1, 0].isnan().all()
+    assert (kept[[0, 2]] - new[[0, 2]]).abs().max() < new[[0, 2]].abs().max() / 127
+
+
+@compiled
 @pytest.mark.parametrize(
     ("changed", "told"),
     [

@@ -145,6 +145,50 @@ def test_rows_of_zeros_and_of_tiny_numbers_give_no_nonsense() -> None:
 
 
 @needs_library
+@pytest.mark.parametrize("instructions", ["avx512", "avx2", "plain"])
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
+def test_a_row_with_a_number_that_is_none_spoils_itself_alone(
+    odd: float, instructions: str
+) -> None:
+    weight = random_weight(20, 2, 4)
+    x = torch.randn(3, 2 * BLOCK)
+    spoilt = x.clone()
+    spoilt[1, 7] = odd
+    found, wanted = (multiplied(rows, weight, None, instructions) for rows in (spoilt, x))
+    assert not found[1].isfinite().any()
+    assert torch.equal(found[::2], wanted[::2])
+
+
+@needs_library
+def test_a_weight_with_a_number_that_is_none_spoils_its_output_alone() -> None:
+    scales = torch.ones(20, 1).half()
+    scales[3] = torch.nan
+    weight = pack(torch.randint(0, 255, (20, BLOCK), dtype=torch.uint8), scales)
+    found = multiplied(torch.randn(5, BLOCK), weight, None, "plain")
+    assert found[:, 3].isnan().all()
+    assert found.isnan().sum() == 5
+
+
+@needs_library
+def test_a_bias_with_gaps_is_read_as_it_is() -> None:
+    weight, x = random_weight(4000, 1, 4), torch.randn(2, BLOCK)
+    bias = torch.randn(4000, 2)[:, 0]
+    found = multiplied(x, weight, bias, "plain")
+    assert torch.equal(found, multiplied(x, weight, None, "plain") + bias)
+
+
+@needs_library
+@pytest.mark.parametrize("wrong", [-1, 20, 31, 1 << 40])
+def test_rows_that_a_weight_does_not_have_are_refused(wrong: int) -> None:
+    from lmlang.kernels.c.step import rows_of as rows_in_c
+
+    weight = random_weight(20, 2, 4)
+    assert torch.equal(rows_in_c(torch.tensor([19, 0]), weight), weight.unpacked()[[19, 0]])
+    with pytest.raises(ValueError, match="names a row that the weight does not have"):
+        rows_in_c(torch.tensor([0, wrong]), weight)
+
+
+@needs_library
 def test_what_is_out_of_the_contract_is_refused() -> None:
     from lmlang.kernels.c import products
 
@@ -153,3 +197,5 @@ def test_what_is_out_of_the_contract_is_refused() -> None:
         products.packed_product(torch.zeros(1, 64, dtype=torch.bfloat16), weight)
     with pytest.raises(ValueError, match="must be float32"):
         products.packed_product(torch.zeros(1, 32), weight)
+    with pytest.raises(ValueError, match="bias is"):
+        products.packed_product(torch.zeros(1, 64), weight, torch.zeros(19))

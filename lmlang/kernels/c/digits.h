@@ -26,13 +26,15 @@ TARGET static void N(digits)(const work *w, int64_t row) {
             __builtin_memcpy(room, x, (size_t)(inputs - b * CELL) * sizeof(float));
             block = room;
         }
-        vf most = {0};
+        vf most = {0}, none = {0}; /* `none`: NaN where x is, else 0 */
         vi total = {0};
         for (int i = 0; i < CELL; i += LANES) {
             vf part = N(load)(block + i);
             most = N(larger)(N(larger)(part, -part), most);
+            none += (vf)((vi)part & ~(part == part));
         }
-        float largest = N(largest)(most), factor = largest > 1e-30f ? 127.0f / largest : 0.0f;
+        float largest = N(largest)(most) + N(sum)(none);
+        float factor = largest > 1e-30f ? 127.0f / largest : 0.0f;
         for (int i = 0; i < CELL; i += LANES) {
             vf left;
             vi digit = N(digit)(N(load)(block + i) * factor, &left);
