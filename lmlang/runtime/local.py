@@ -22,12 +22,11 @@ from lmlang.errors import (
     GrammarTooLarge,
     LMLangError,
     ProgramError,
-    quote,
 )
 from lmlang.grammar.compiler import Compiler, Grammar
 from lmlang.grammar.spec import Spec
 from lmlang.grammar.vocabulary import Vocabulary
-from lmlang.kernels.forms import form_of, kernels_of, use_reference
+from lmlang.kernels.forms import kernels_of
 from lmlang.protocol import (
     BackendInfo,
     CacheTree,
@@ -38,30 +37,18 @@ from lmlang.protocol import (
     Scores,
     ToolForm,
 )
-from lmlang.runtime.cache.manager import CacheManager
-from lmlang.runtime.cache.pool import bytes_per_slot
-from lmlang.runtime.cache.room import made_pool, pool_tokens
 from lmlang.runtime.chat import ChatTemplate
-from lmlang.runtime.chat_tools import ToolPrompts, joined_ids
+from lmlang.runtime.chat_tools import joined_ids
 from lmlang.runtime.config import RuntimeConfig
 from lmlang.runtime.constraints import Constrained
-from lmlang.runtime.cuda_graphs import DecodeGraphs, cuda_recorder
-from lmlang.runtime.device import CPU, device_of
-from lmlang.runtime.drafting import Drafter
 from lmlang.runtime.engine import Engine
-from lmlang.runtime.intake import Intake
 from lmlang.runtime.loop import EngineLoop
-from lmlang.runtime.metrics import GrammarCounts, Stats
-from lmlang.runtime.model_runner import ModelRunner
+from lmlang.runtime.metrics import Stats
 from lmlang.runtime.models.causal import CausalLM
-from lmlang.runtime.models.lora import read_lora
-from lmlang.runtime.models.opened import OpenedModel, open_model
-from lmlang.runtime.scheduler import Scheduler
+from lmlang.runtime.models.opened import OpenedModel
+from lmlang.runtime.parts import check_in_memory, model_of, parts_of
 from lmlang.runtime.tokenizer import Tokenizer
 from lmlang.runtime.tree_view import view
-
-BATCH_TOKENS = {"cpu": 512, "cuda": 2_048}
-"""Tokens of one step at most, by kind of device, unless max_batch_tokens says otherwise."""
 
 
 class Runtime:
@@ -151,21 +138,11 @@ class Runtime:
         lora: Mapping[str, str | os.PathLike[str]] | None = None,
         **others: object,
     ) -> None:
-        named = locals() | {"quantize": None if quantize == "auto" else quantize or "none"}
+        asked = "none" if quantize is None else quantize
+        named = locals() | {"quantize": None if asked == "auto" else asked}
         given = {f.name: named[f.name] for f in fields(RuntimeConfig) if named[f.name] is not None}
         config = RuntimeConfig.of(given | others)
-        opened = open_model(
-            config.model,
-            dtype=config.dtype,
-            quantize=config.quantize,
-            revision=config.revision,
-            offline=config.offline,
-            implementation=config.implementation,
-            device=device_of(config.device),
-        )
-        if config.chat_template is not None:
-            opened = opened.with_template(config.chat_template)
-        self._start(opened, config)
+        self._start(model_of(config), config)
 
     @classmethod
     def over(
@@ -181,100 +158,19 @@ class Runtime:
         """
         runtime = cls.__new__(cls)
         config = RuntimeConfig.of(parameters)
-        if config.quantize != "auto":
-            raise ProgramError(
-                f"quantize={config.quantize!r} is for models that are loaded, and this one is in "
-                "memory already: quantise its weights, or leave it out."
-            )
-        if config.device != "auto" and device_of(config.device) != model.device:
-            raise ProgramError(
-                f"device={config.device!r} is not where the model lies, {model.device}: leave it "
-                "out, or move the model first."
-            )
+        check_in_memory(config, model.device)
         runtime._start(OpenedModel("in memory", model, tokenizer, template), config)
         return runtime
 
     def _start(self, opened: OpenedModel, config: RuntimeConfig) -> None:
-        model = opened.model
-        if config.deterministic and opened.implementation != "native":
-            raise ProgramError(
-                "deterministic=True fixes the order of our own sums, and "
-                f"{quote(opened.name)} is computed by {opened.implementation}: leave it out, or "
-                "give a model that runs natively."
-            )
-        if config.deterministic and model.device.type != "cpu":
-            raise ProgramError(
-                "deterministic=True holds on a CPU, and this model is on "
-                f"{model.device}: give device='cpu', or leave deterministic out."
-            )
-        adapters = {
-            name: model.adapter(read_lora(name, folder), opened.name)
-            for name, folder in (config.lora or {}).items()
-        }
-        kv_dtype = torch.int8 if config.kv_dtype == "int8" else model.dtype
-        slot_bytes = bytes_per_slot(model.kv_layers, kv_dtype)
-        slots = config.kv_tokens or pool_tokens(
-            model.kv_layers,
-            kv_dtype,
-            model.device,
-            config.memory_fraction,
-            model.max_positions,
-        )
-        budget = config.max_batch_tokens or BATCH_TOKENS[model.device.type]
-        host_slots = int(config.host_kv_gb * 2**30) // slot_bytes
-        if config.host_kv_gb and not host_slots:
-            raise ProgramError(
-                f"host_kv_gb={config.host_kv_gb:g} holds no token, whose keys and values take "
-                f"{slot_bytes:,} bytes: give more, or leave it out."
-            )
-        self._opened = opened
-        self._intake = Intake(
-            opened.tokenizer,
-            opened.template,
-            vocab=model.vocab,
-            context=model.max_positions,
-            kv_tokens=slots,
-            piece=budget,
-            loras=adapters.keys(),
-        )
-        self._tools = ToolPrompts(opened.tokenizer, opened.template)
-        self._kv_tokens = slots
-        self._compiler = Compiler()
-        self._grammars = GrammarCounts()
-        graphs, cuda = _graphs(opened, config, slots), model.device.type == "cuda"
-        has_c = form_of(torch.empty(0, device=model.device)) == "c"
-        make = partial(made_pool, kv_layers=model.kv_layers, dtype=kv_dtype)
-        pool = make("kv_tokens", tokens=slots + (graphs is not None), device=model.device)
-        host = None
-        if host_slots:
-            host = make("host_kv_gb", tokens=host_slots, device=CPU, pinned=cuda)
-        cache = CacheManager(
-            slots,
-            keep=config.radix_cache,
-            informed=config.eviction == "program",
-            host_slots=host_slots,
-        )
-        scheduler = Scheduler(
-            cache,
-            budget,
-            config.max_running,
-            policy=config.policy,
-            share=config.radix_cache and config.in_batch_sharing,
-            drafter=Drafter(cache.tree) if config.speculative else None,
-        )
-        runner = ModelRunner(
-            model,
-            pool,
-            adapters=adapters,
-            deterministic=config.deterministic,
-            paged=cuda or (has_c and not config.deterministic),
-            graphs=graphs,
-        )
-        self._engine = Engine(
-            EngineLoop(runner, cache, scheduler, host),
-            heartbeat=config.heartbeat,
-            max_queued=config.max_queued,
-        )
+        parts = parts_of(opened, config)
+        self._opened = parts.opened
+        self._kv_tokens = parts.kv_tokens
+        self._intake = parts.intake
+        self._tools = parts.tools
+        self._compiler = parts.compiler
+        self._grammars = parts.grammars
+        self._engine = parts.engine
         # Not a bound method of self: the finalizer must not keep the Runtime alive.
         self._finalizer = weakref.finalize(self, _stop, self._engine, self._compiler)
 
@@ -492,15 +388,3 @@ def _stop(engine: Engine, compiler: Compiler) -> None:
     """End both; the engine first, so that no compiled constraint waits for a place in it."""
     engine.stop()
     compiler.close()
-
-
-def _graphs(opened: OpenedModel, config: RuntimeConfig, slots: int) -> DecodeGraphs | None:
-    """Graphs of decode steps, where there can be any; their padding has the slot behind ``slots``.
-
-    Reference kernels look at numbers on the way, and what transformers computes may.
-    """
-    model, native = opened.model, opened.implementation == "native"
-    if model.device.type != "cuda" or not config.cuda_graphs or not native or use_reference():
-        return None
-    recorder = cuda_recorder(model.device)
-    return DecodeGraphs(config.max_running, slots, model.vocab, model.device, recorder)

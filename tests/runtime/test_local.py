@@ -155,9 +155,10 @@ def test_numbers_and_tree_print_for_people(rt: Runtime) -> None:
         rt.generate(request(prompt, max_tokens=1)).result(timeout=60)
     stats = rt.stats()
     lines = str(stats).splitlines()
-    assert [line.split()[0] for line in lines] == [field.name for field in fields(stats)]
+    numbers = [field for field in fields(stats) if field.name != "grammar_waits"]  # a curve
+    assert [line.split()[0] for line in lines] == [field.name for field in numbers]
     assert len({len(line) for line in lines}) == 1  # aligned
-    for line, field in zip(lines, fields(stats), strict=True):
+    for line, field in zip(lines, numbers, strict=True):
         shown = float(line.split()[1].replace(",", ""))
         assert shown == pytest.approx(getattr(stats, field.name), abs=5e-4)
     assert "prompt_tokens=5, " in repr(stats)
