@@ -43,8 +43,15 @@ def test_a_runtime_over_a_model_computes_where_that_lies() -> None:
         Runtime.over(*tiny_model(), kv_tokens=64, device="cuda:0")
 
 
-@pytest.mark.parametrize("parameters", [{"dtype": "bfloat16"}, {"model_impl": "transformers"},
-                                        {"chat_template": "chatml"}, {"model": "other"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"dtype": "bfloat16"},
+        {"model_impl": "transformers"},
+        {"chat_template": "chatml"},
+        {"model_path": "other"},
+    ],
+)
 def test_a_model_in_memory_is_not_loaded_otherwise(parameters: dict[str, str]) -> None:
     with pytest.raises(ProgramError, match="is for models that are loaded, and this one is in mem"):
         Runtime.over(*tiny_model(), kv_tokens=64, **parameters)
