@@ -51,7 +51,9 @@ asan: $(VENV)/installed-test
 	../../$(RUN) -m pip install --quiet --no-deps --target installed . && \
 	cp installed/lmlang/kernels/_native*.so lmlang/kernels/ && \
 	LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
-	../../$(RUN) -m pytest -s -p no:cacheprovider tests/kernels/test_native.py
+	../../$(RUN) -m pytest -s -p no:cacheprovider tests/kernels/test_native.py \
+	tests/kernels/test_native_threads.py tests/kernels/test_packed.py tests/kernels/test_draws.py \
+	tests/runtime/test_native_step.py
 
 # On a machine with an NVIDIA GPU; with its own Python where no environment was made.
 gpu:
