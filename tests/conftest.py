@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
 from lmlang.runtime import openmp  # noqa: F401 - before any test loads torch
@@ -15,3 +17,6 @@ settings.register_profile(
 settings.load_profile("lmlang")
 
 pytest_plugins = ["pytester"]
+
+# Tests interrupt their own process, which a shell that put them into the background had ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
