@@ -67,7 +67,8 @@ def folder_parts(folder: Path) -> TokenizerParts:
     source = folder_json(folder, "tokenizer.json")
     if not source:
         raise ModelError(
-            f"{folder} has no tokenizer.json: make one with transformers, "
+            f"{folder} has no tokenizer.json: copy that of the model it comes from, or make one of "
+            "its other files with transformers, "
             "`AutoTokenizer.from_pretrained(folder).save_pretrained(folder)`."
         )
     return _TokenizerFile(folder / "tokenizer.json", source, _named_tokens(folder)).parts()
@@ -157,6 +158,13 @@ class _TokenizerFile:
         if add_bos is None:
             add_bos = bos is not None and first == vocabulary.tokens[bos]
         ends = self._named.ends
+        for end in ends:
+            if not 0 <= end < len(vocabulary.tokens):
+                raise ModelError(
+                    f"{self._path} is of another model: generation_config.json or config.json says "
+                    f"eos_token_id={end}, outside of its {len(vocabulary.tokens):,} tokens. Give "
+                    "the tokenizer of this model, or correct the id."
+                )
         return replace(parts, bos_id=bos, eos_id=eos, add_bos=add_bos, ends=ends)
 
     # ------------------------------------------------------------------ tokens

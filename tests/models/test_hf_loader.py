@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lmlang.errors import ModelError
+from lmlang.runtime import device
 from lmlang.runtime.models import hf_parity
 from lmlang.runtime.models.hf import HFModel
 from lmlang.runtime.models.hf_loader import load_hf
@@ -20,6 +21,8 @@ from lmlang.runtime.models.opened import open_model
 from tests.models.folders import said, save
 
 F32 = torch.float32
+GPU = torch.device("cuda", 0)
+"""Not asked for anything, so that no machine needs one."""
 
 
 @pytest.fixture(scope="module")
@@ -165,3 +168,13 @@ def test_the_names_of_a_model_leave_transformers_with_it(folder):
         model.module(input_ids=torch.tensor([[3, 4]]))
     del model
     assert set(AttentionInterface().valid_keys()) == before
+
+
+@pytest.mark.parametrize("quantize", [False, True])
+def test_weights_that_a_device_has_no_room_for_are_refused_with_both_numbers(
+    folder, monkeypatch, quantize
+):
+    monkeypatch.setattr(device, "free_bytes", lambda where: 1_000)
+    message = rf"the weights of 'phi' take [\d,]+ bytes, and 1,000 bytes of the memory of {GPU}"
+    with pytest.raises(ModelError, match=message):
+        load_hf(folder, F32, GPU, quantize=quantize)

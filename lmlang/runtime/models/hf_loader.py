@@ -7,6 +7,7 @@ Code that comes with a model is never run, and weights are read from safetensors
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,12 +89,22 @@ def _loaded(
         return opened(_weights(folder, config, dtype, device_map={"": device}), path)
     model = _weights(folder, config, dtype)
     if quantize:
-        return _quantised(opened(model, path), device)
-    needed = sum(weight.nbytes for weight in model.parameters())
+        made = opened(model, path)
+        quantise_layers(model)
+        _move(model, folder, device)
+        _check_quantised(made)
+        return made
+    _move(model, folder, device)
+    return opened(model, path)
+
+
+def _move(model: Any, folder: Path, device: torch.device) -> None:
+    """Bring a model to where it is computed, in the form for that; ModelError without room."""
+    parts = itertools.chain(model.parameters(), model.buffers())
+    needed = sum(part.nbytes for part in parts)
     check_room(f"the weights of {quote(folder.name)}", needed, device)
     model.to(device)
     pack_layers(model)
-    return opened(model, path)
 
 
 def opened(model: Any, config_path: Path | None = None) -> HFModel:
@@ -119,16 +130,13 @@ def opened(model: Any, config_path: Path | None = None) -> HFModel:
     return made
 
 
-def _quantised(model: HFModel, device: torch.device) -> HFModel:
-    """A model that is known to run right, made int8 before it goes to its device."""
-    quantise_layers(model.module)
-    model.module.to(device)
-    pack_layers(model.module)  # what is not int8
+def _check_quantised(model: HFModel) -> None:
+    """Refuse a model that is known to run right, and does not with int8 layers."""
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
         return q.new_zeros(*q.shape[:2], v.shape[2])
 
-    places = torch.arange(2, device=device)
+    places = torch.arange(2, device=model.device)
     try:
         with torch.inference_mode():
             model.forward(Inputs(places, places, places), attend)
@@ -137,7 +145,6 @@ def _quantised(model: HFModel, device: torch.device) -> HFModel:
             f"quantize='int8': a {type(model.module).__name__} does more with its linear layers "
             f"than to call them ({quote(str(error)[:128])}): leave it out."
         ) from error
-    return model
 
 
 def _config(path: Path) -> Any:
