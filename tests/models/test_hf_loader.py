@@ -68,6 +68,14 @@ def test_a_type_that_is_not_native_is_opened_by_transformers(folder):
             {"num_hidden_layers": 0},
             "'phi' cannot run on our cache: its config says that it has 0 layers",
         ),
+        (
+            {"vocab_size": 10**12},
+            r"describes a model of [\d,]+ numbers, and the files .* hold [\d,]+:",
+        ),
+        (
+            {"vocab_size": 300},
+            "lacks the tensor 'lm_head.bias' and 2 more, or has it in another sh",
+        ),
         ({"num_attention_heads": 0}, "transformers cannot open this model"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised by 'gptq'"),
     ],

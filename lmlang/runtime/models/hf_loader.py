@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,10 @@ log = logging.getLogger("lmlang")
 COUNTS = ("layer", "layers", "head", "heads", "expert", "experts")
 """How keys of a config end that count parts which are made one by one."""
 MOST = 4_096
+PACKED = 32
+"""Numbers of a quantised weight that a file may have in one, at most."""
+OWN = 1 << 24
+"""Numbers that no file holds and models make, such as tables of positions, at most."""
 INSTALL = 'pip install "lmlang[hf]"'
 
 
@@ -64,11 +69,11 @@ def load_hf(
             f"{folder} is of no type that lmlang runs by itself, and others need the package "
             f"transformers: `{INSTALL}`, or give another model."
         ) from error
-    open_safetensors(folder, any_type=True)
+    held = open_safetensors(folder, any_type=True)
     path = folder / "config.json"
     try:
         config = _config(path)
-        _check_empty(folder, config)
+        _check_empty(path, config, sum(map(math.prod, held.shapes.values())))
         return _loaded(folder, config, dtype, device or CPU, quantize)
     except Refused as refused:
         raise ModelError(f"{path}: {_refusal(path, refused)}") from None
@@ -186,14 +191,27 @@ def _check_counts(path: Path, said: Any) -> None:
             )
 
 
-def _check_empty(folder: Path, config: Any) -> None:
-    """Refuse a model by its class before its weights are read: made without any here."""
+def _check_empty(path: Path, config: Any, held: int) -> None:
+    """Refuse a model by its class and its size before its weights are read: made without any here.
+
+    Args:
+        path: The config's file.
+        config: What it holds.
+        held: Numbers in the files beside it. A model may make a few more by itself.
+    """
     from transformers import AutoModelForCausalLM
 
     auto: Any = AutoModelForCausalLM
-    with _naming(folder), torch.device("meta"):
+    with _naming(path.parent), torch.device("meta"):
         empty = auto.from_config(config)
     check_class(empty)
+    described = sum(weight.numel() for weight in empty.parameters())
+    most = held * (2 if method_of(config) is None else PACKED)
+    if described > most + OWN:
+        raise ModelError(
+            f"{path} describes a model of {described:,} numbers, and the files beside it hold "
+            f"{held:,}: one of them is damaged or incomplete, fetch it anew."
+        )
 
 
 def _weights(folder: Path, config: Any, dtype: torch.dtype, **options: Any) -> Any:
@@ -209,11 +227,13 @@ def _weights(folder: Path, config: Any, dtype: torch.dtype, **options: Any) -> A
             attn_implementation="eager",
             trust_remote_code=False,
             use_safetensors=True,
+            ignore_mismatched_sizes=True,  # they are told of below
             local_files_only=True,
             output_loading_info=True,
             **options,
         )
-    absent = sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"])))
+    others = [each if isinstance(each, str) else each[0] for each in found["mismatched_keys"]]
+    absent = sorted([*map(str, found["missing_keys"]), *others])
     if absent:
         more = f" and {len(absent) - 1:,} more" if len(absent) > 1 else ""
         raise ModelError(
