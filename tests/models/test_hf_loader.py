@@ -186,3 +186,17 @@ def test_weights_that_a_device_has_no_room_for_are_refused_with_both_numbers(
     message = rf"the weights of 'phi' take [\d,]+ bytes, and 1,000 bytes of the memory of {GPU}"
     with pytest.raises(ModelError, match=message):
         load_hf(folder, F32, GPU, quantize=quantize)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.float8_e4m3fn])
+def test_weights_of_a_plain_model_are_no_packed_ones(folder, dtype):
+    path = folder / "model.safetensors"
+    name, weights = "model.layers.1.mlp.fc1.weight", load_file(path)
+    save_file(weights | {name: weights[name].double()}, path, metadata={"format": "pt"})
+    assert isinstance(load_hf(folder, F32), HFModel)  # more bits are no matter
+    mask = {"model.layers.1.mask": torch.ones(2, 2, dtype=torch.bool)}  # nor what nothing reads
+    save_file(weights | mask, path, metadata={"format": "pt"})
+    assert isinstance(load_hf(folder, F32), HFModel)
+    save_file(weights | {name: weights[name].to(dtype)}, path, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"fc1\.weight' is of the type .* are not quantised"):
+        load_hf(folder, F32)

@@ -29,7 +29,7 @@ from lmlang.runtime.models.hf_packed import pack_layers
 from lmlang.runtime.models.hf_probe import probe
 from lmlang.runtime.models.hf_quant import check_packages, method_of, quantise_layers
 from lmlang.runtime.models.hf_refusals import Refused, check_class, check_config, longest_context
-from lmlang.runtime.models.safetensors_file import open_safetensors
+from lmlang.runtime.models.safetensors_file import SafetensorsFolder, open_safetensors
 
 log = logging.getLogger("lmlang")
 
@@ -73,7 +73,7 @@ def load_hf(
     path = folder / "config.json"
     try:
         config = _config(path)
-        _check_empty(path, config, sum(map(math.prod, held.shapes.values())))
+        _check_empty(path, config, held)
         return _loaded(folder, config, dtype, device or CPU, quantize)
     except Refused as refused:
         raise ModelError(f"{path}: {_refusal(path, refused)}") from None
@@ -191,13 +191,13 @@ def _check_counts(path: Path, said: Any) -> None:
             )
 
 
-def _check_empty(path: Path, config: Any, held: int) -> None:
-    """Refuse a model by its class and its size before its weights are read: made without any here.
+def _check_empty(path: Path, config: Any, stored: SafetensorsFolder) -> None:
+    """Refuse a model by its class, and weights that are not its: made without any here.
 
     Args:
         path: The config's file.
         config: What it holds.
-        held: Numbers in the files beside it. A model may make a few more by itself.
+        stored: The tensors beside it. A model may make a few more by itself.
     """
     from transformers import AutoModelForCausalLM
 
@@ -206,12 +206,17 @@ def _check_empty(path: Path, config: Any, held: int) -> None:
         empty = auto.from_config(config)
     check_class(empty)
     described = sum(weight.numel() for weight in empty.parameters())
-    most = held * (2 if method_of(config) is None else PACKED)
+    held, plain = sum(map(math.prod, stored.shapes.values())), method_of(config) is None
+    most = held * (2 if plain else PACKED)
     if described > most + OWN:
         raise ModelError(
             f"{path} describes a model of {described:,} numbers, and the files beside it hold "
             f"{held:,}: one of them is damaged or incomplete, fetch it anew."
         )
+    if plain:
+        root = f"{empty.base_model_prefix}."  # which files of a model without its head leave out
+        names = [name for name, _ in empty.named_parameters()]
+        stored.check_types({*names, *(name.removeprefix(root) for name in names)})
 
 
 def _weights(folder: Path, config: Any, dtype: torch.dtype, **options: Any) -> Any:

@@ -175,12 +175,14 @@ def _delta(store: SafetensorsFolder, module: str, rank: int, scale: float) -> De
             )
         read.append(torch.empty(shape, dtype=torch.float32))
         store.read(name, read[-1])
-        if not read[-1].isfinite().all():
-            raise ModelError(
-                f"{store.path / TENSORS}: the tensor {quote(name)} has numbers that are not finite "
-                "(NaN or infinity): it is damaged, fetch it anew."
-            )
-    return Delta(read[0], read[1].mul_(scale))
+    made = Delta(read[0], read[1].mul_(scale))
+    if not (made.a.isfinite().all() and made.b.isfinite().all()):
+        raise ModelError(
+            f"{store.path / TENSORS}: what the adapter changes of {quote(module)} is not finite "
+            f"(NaN or infinity), with the factor {scale:g} of its config: it is damaged, fetch it "
+            "anew."
+        )
+    return made
 
 
 def _no_tensors(folder: Path) -> ModelError:

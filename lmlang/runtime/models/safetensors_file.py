@@ -11,7 +11,7 @@ pickled weights is refused.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,21 @@ class SafetensorsFolder:
                 out.copy_(file.get_tensor(name))
         except (SafetensorError, OSError, RuntimeError, ValueError) as error:
             raise _broken(path, error) from None
+
+    def check_types(self, names: Iterable[str]) -> None:
+        """Refuse those of some tensors, as far as they are here, that are no plain numbers.
+
+        Raises:
+            ModelError: One is of whole numbers, or of less than 16 bits.
+        """
+        of_file: dict[Path, list[str]] = {}
+        for name in names:
+            if name in self.files:
+                of_file.setdefault(self.files[name], []).append(name)
+        for path, here in of_file.items():
+            with safe_open(path, framework="pt", device="cpu") as file:
+                for name in here:
+                    _check_type(path, name, file.get_slice(name), (*TYPES, "F64"))
 
 
 def open_safetensors(folder: Path, *, any_type: bool = False) -> SafetensorsFolder:
@@ -149,18 +164,19 @@ def _header(path: Path, any_type: bool) -> dict[str, tuple[int, ...]]:
             views = {name: file.get_slice(name) for name in names}
             if any_type:
                 return {name: tuple(view.get_shape()) for name, view in views.items()}
-            return {name: _shape(path, name, view) for name, view in views.items()}
+            for name, view in views.items():
+                _check_type(path, name, view, TYPES)
+            return {name: tuple(view.get_shape()) for name, view in views.items()}
     except (SafetensorError, OSError, RuntimeError, ValueError) as error:
         raise _broken(path, error) from None
 
 
-def _shape(path: Path, name: str, view: Any) -> tuple[int, ...]:
-    if view.get_dtype() not in TYPES:
+def _check_type(path: Path, name: str, view: Any, types: Collection[str]) -> None:
+    if view.get_dtype() not in types:
         raise ModelError(
             f"{path}: the tensor {quote(name)} is of the type {view.get_dtype()}, and only "
-            f"{', '.join(TYPES)} can be read: give a model whose weights are not quantised."
+            f"{', '.join(types)} can be read: give a model whose weights are not quantised."
         )
-    return tuple(view.get_shape())
 
 
 def _broken(path: Path, error: object) -> ModelError:

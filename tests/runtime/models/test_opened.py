@@ -265,7 +265,7 @@ def test_what_cannot_be_opened_is_named(named, changes, error, message):
 @pytest.mark.parametrize(
     ("absent", "message"),
     [
-        ("tokenizer.json", r"no tokenizer\.json: make one"),
+        ("tokenizer.json", r"no tokenizer\.json: copy that"),
         ("config.json", r"no config\.json: give the folder of a whole model"),
         ("model.safetensors", "safetensors"),
     ],
