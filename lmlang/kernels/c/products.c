@@ -9,8 +9,9 @@
  *             x = s * (n + n' / 256), where n' is what rounding to n has left
  *
  * so that  x . w = sum over blocks of  d * s * sum(n * q) + m * s * sum(n),  and with two digits
- * sum(n * q) + sum(n' * q) / 256 for the first sum. Integers are summed exactly, floats block by
- * block: a row's result does not depend on the rows beside it.
+ * sum(n * q) + sum(n' * q) / 256 for the first sum. Integers are summed exactly (as floats by
+ * the portable form, off by a rounding or two), floats block by block: a row's
+ * result does not depend on the rows beside it.
  *
  * Sources: GGUF's Q4_1 and Q8_0 blocks; Intel's VNNI instructions.
  */
@@ -81,38 +82,66 @@ static float half(const uint8_t *at) {
     return lm_half(bits);
 }
 
-static void row_any(const Product *p, int bits, int digits, size_t tile, size_t row, float *out) {
-    size_t bytes = bits == 4 ? BYTES4 : BYTES8;
-    const uint8_t *w = p->weight + tile * p->blocks * bytes;
-    for (size_t b = 0; b < p->blocks; b++, w += bytes) {
-        int32_t found[TILE] = {0};
-        for (int digit = 0; digit < digits; digit++) {
-            const int8_t *x = p->x + ((row * digits + digit) * p->blocks + b) * CELL;
-            for (int o = 0; digit && o < TILE; o++) found[o] *= 256;
-            for (int g = 0; g < GROUPS; g++) {
-                const uint8_t *q = w + (bits == 4 ? g / 2 : g) * 64;
-                int shift = bits == 4 ? g % 2 * 4 : 0, low = bits == 4 ? 15 : 255;
-                for (int o = 0; o < TILE; o++)
-                    for (int i = 0; i < 4; i++)
-                        found[o] += (q[4 * o + i] >> shift & low) * x[4 * g + i];
+/* Vectors of four outputs, which every CPU has; a tile is PARTS of them. */
+typedef float four_f __attribute__((vector_size(16)));
+typedef int32_t four_i __attribute__((vector_size(16)));
+enum { PARTS = TILE / 4 };
+
+/* The numbers of a block, less 128 where they are of 8 bits. Four inputs of an output are one
+   word, of little end. */
+static inline void widen(const uint8_t *w, int bits, four_f q[CELL][PARTS]) {
+    for (int g = 0; g < GROUPS; g++)
+        for (int part = 0; part < PARTS; part++) {
+            four_i words;
+            memcpy(&words, w + (bits == 4 ? g / 2 : g) * 64 + part * 16, sizeof words);
+            for (int i = 0; i < 4; i++) {
+                four_i n = bits == 4 ? words >> (8 * i + g % 2 * 4) & 15
+                                     : (words >> 8 * i & 255) - 128;
+                q[4 * g + i][part] = __builtin_convertvector(n, four_f);
             }
         }
-        float scale = p->scale[row * p->blocks + b], sum = p->sum[row * p->blocks + b];
-        for (int o = 0; o < TILE; o++) {
-            float d = half(w + bytes - (bits == 4 ? 64 : 32) + 2 * o);
-            float m = bits == 4 ? half(w + bytes - 32 + 2 * o) : -128.0f * d;
-            out[o] += m * sum;
-            out[o] += found[o] * (d * scale);
-        }
-    }
 }
 
+/* A row's numbers in a block; of two digits, in steps of the last. */
+static inline void widen_row(const Product *p, int digits, size_t row, size_t block, float *n) {
+    const int8_t *x = p->x + (row * digits * p->blocks + block) * CELL;
+    for (int i = 0; i < CELL; i++)
+        n[i] = (float)(digits == 2 ? x[i] * 256 + x[p->blocks * CELL + i] : x[i]);
+}
+
+/* Scales of a block or its offsets. */
+static inline void floats(const uint8_t *halves, four_f *to) {
+    float all[TILE];
+    for (int o = 0; o < TILE; o++) all[o] = half(halves + 2 * o);
+    memcpy(to, all, sizeof all);
+}
+
+/* By floats: products of bytes and their sums have no instructions that all CPUs know. */
 static inline void tile_any(const Product *p, int bits, int digits, size_t tile, size_t row,
                             int rows) {
-    for (size_t r = row; r < row + rows; r++) {
-        float out[TILE] = {0};
-        row_any(p, bits, digits, tile, r, out);
-        store(p, tile, r, out);
+    size_t bytes = bits == 4 ? BYTES4 : BYTES8;
+    const uint8_t *w = p->weight + tile * p->blocks * bytes;
+    four_f out[AT_ONCE][PARTS] = {{{0}}};
+    for (size_t b = 0; b < p->blocks; b++, w += bytes) {
+        four_f q[CELL][PARTS], d[PARTS], m[PARTS] = {{0}};
+        widen(w, bits, q);
+        floats(w + bytes - (bits == 4 ? 64 : 32), d);
+        if (bits == 4) floats(w + bytes - 32, m);
+        for (int r = 0; r < rows; r++) {
+            float n[CELL];
+            size_t at = (row + r) * p->blocks + b;
+            widen_row(p, digits, row + r, b, n);
+            four_f found[PARTS] = {{0}};
+            for (int i = 0; i < CELL; i++)
+                for (int part = 0; part < PARTS; part++) found[part] += q[i][part] * n[i];
+            for (int part = 0; part < PARTS; part++)
+                out[r][part] += m[part] * p->sum[at] + found[part] * (d[part] * p->scale[at]);
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        float sums[TILE];
+        memcpy(sums, out[r], sizeof sums);
+        store(p, tile, row + r, sums);
     }
 }
 
