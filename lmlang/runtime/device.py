@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import psutil
 import torch
 
@@ -40,6 +42,11 @@ def device_of(name: str) -> torch.device:
             f"0: give one of these, {mend}"
         )
     return torch.device("cuda", index)
+
+
+def launching_on(device: torch.device) -> AbstractContextManager[object]:
+    """Within, kernels of this thread go to a device: Triton asks the thread, not the tensors."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def free_bytes(device: torch.device) -> int:

@@ -17,7 +17,7 @@ from lmlang.runtime.cache.room import made_pool, pool_tokens
 from lmlang.runtime.chat_tools import ToolPrompts
 from lmlang.runtime.config import RuntimeConfig
 from lmlang.runtime.cuda_graphs import DecodeGraphs, cuda_recorder
-from lmlang.runtime.device import CPU, device_of
+from lmlang.runtime.device import CPU, device_of, launching_on
 from lmlang.runtime.drafting import Drafter
 from lmlang.runtime.engine import Engine
 from lmlang.runtime.intake import Intake
@@ -100,10 +100,11 @@ def parts_of(opened: OpenedModel, config: RuntimeConfig) -> Parts:
     model = opened.model
     if config.deterministic:
         _check_deterministic(opened)
-    adapters = {
-        name: model.adapter(read_lora(name, folder), opened.name)
-        for name, folder in (config.lora or {}).items()
-    }
+    with launching_on(model.device):  # as an adapter that is tried does
+        adapters = {
+            name: model.adapter(read_lora(name, folder), opened.name)
+            for name, folder in (config.lora or {}).items()
+        }
     kv_dtype = torch.int8 if config.kv_dtype == "int8" else model.dtype
     slots = config.kv_tokens or pool_tokens(
         model.kv_layers,

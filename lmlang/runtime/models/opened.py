@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -17,7 +16,7 @@ from lmlang.kernels import native
 from lmlang.kernels.forms import form_of
 from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.chat_templates import resolve_chat_template
-from lmlang.runtime.device import CPU, check_room
+from lmlang.runtime.device import CPU, check_room, launching_on
 from lmlang.runtime.models.causal import CausalLM
 from lmlang.runtime.models.fetch import find_embedded_model, model_file
 from lmlang.runtime.models.gguf_blocks import is_quantised
@@ -144,8 +143,7 @@ def open_model(
         found = _opened.get(key)
         if found is None:
             load = _load_folder if path.is_dir() else _load_gguf
-            # What looks at a model on its device launches kernels, which go to the thread's own.
-            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            with launching_on(device):  # as what looks at a model there does
                 found = _opened[key] = load(path, str(name), how)
         return found
 
