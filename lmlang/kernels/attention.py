@@ -157,7 +157,7 @@ def causal_steps(
     queries = queries.reshape(flat, n * groups, size).float() * scale
     keys = k.permute(0, 2, 1, 3).reshape(flat, n, size).float()
     values = v.permute(0, 2, 3, 1).reshape(flat, -1, n)
-    future = torch.full((CAUSAL_STEP, CAUSAL_STEP), float("-inf"), device=q.device).triu_(1)
+    future = queries.new_full((CAUSAL_STEP, CAUSAL_STEP), float("-inf")).triu_(1)
     future = future.repeat_interleave(groups, 0)
     out = torch.empty((rows, n, kv_heads, groups, v.shape[3]), dtype=q.dtype, device=q.device)
     lse = torch.empty((flat, n * groups), dtype=torch.float32, device=q.device)

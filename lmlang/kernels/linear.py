@@ -219,8 +219,8 @@ def _packs(dtype: torch.dtype) -> bool:
         return False
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
-    x, weight = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(4, 3)
-    x, weight, bias = x.to(dtype), weight.to(dtype), torch.arange(4.0).to(dtype)
+    x, weight, bias = (torch.arange(n, dtype=dtype) for n in (6, 12, 4))
+    x, weight = x.view(2, 3), weight.view(4, 3)
     try:
         if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             return False  # the CPU would compute them in float32, after a conversion each time
@@ -235,7 +235,8 @@ def _multiplies_int8() -> bool:
     """Whether this build of torch on this CPU has the product of few rows, and it is right."""
     if use_reference():
         return False
-    x, scale = torch.arange(-16.0, 16).view(2, INPUTS), torch.tensor([0.5, 1.0, 2.0])
+    x = torch.arange(-16, 16, dtype=torch.float32).view(2, INPUTS)
+    scale = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float32)
     values = torch.arange(-24, 24).view(3, INPUTS)
     try:
         product = torch._weight_int8pack_mm(x.bfloat16(), values.to(torch.int8), scale.bfloat16())

@@ -129,8 +129,9 @@ def test_the_default_dtype_of_the_process_changes_nothing(tmp_path: Path) -> Non
 
     def answers() -> list[tuple[tuple[int, ...], tuple[float, ...] | None]]:
         found = []
-        for how in ("none", "int8", *(["blocks"] if native.available() else [])):
-            with Runtime(path, quantize=how, kv_tokens=256, lora={"one": adapter}) as runtime:
+        hows = [{"quantize": "none"}, {"quantize": "int8"}, {"dtype": "bfloat16"}]
+        for how in hows + [{"quantize": "blocks"}] * native.available():
+            with Runtime(path, **how, kv_tokens=256, lora={"one": adapter}) as runtime:
                 for params in ({"temperature": 0.0}, {"temperature": 1.0, "top_p": 0.9}):
                     for lora in (None, "one"):
                         sampling = SamplingParams(max_tokens=8, ignore_eos=True, **params)

@@ -126,7 +126,7 @@ class LlamaModel:
         ]
         self._gate = GATES[shape.activation]
         # In the weights' dtype, as in the training code: Gemma's scales were rounded there.
-        self._embed_scale = torch.tensor(shape.embed_scale).to(self.device, self.dtype)
+        self._embed_scale = torch.tensor(shape.embed_scale, dtype=self.dtype).to(self.device)
         self.frequencies = {
             kind.rope: frequencies(shape.head_dim, kind.rope).to(self.embed.device)
             for kind in shape.kinds

@@ -271,7 +271,7 @@ class _GGUFStore:
 
     def read(self, name: str, out: Tensor) -> None:
         order = self._orders.get(name.split(".")[-2])
-        wide = out if out.dtype == torch.float32 else torch.empty(out.shape)
+        wide = out if out.dtype == torch.float32 else torch.empty(out.shape, dtype=torch.float32)
         values = wide.numpy()
         if order is not None and values.ndim == 1:  # a bias: one row, whose numbers are turned
             self._file.read(name, values)
