@@ -46,12 +46,6 @@ static inline void store(const Product *p, size_t tile, size_t row, const float 
     for (size_t i = 0; i < here; i++) out[i] = p->bias ? sums[i] + p->bias[first + i] : sums[i];
 }
 
-static inline int four(const int8_t *x) {
-    int found;
-    memcpy(&found, x, 4);
-    return found;
-}
-
 /* Each number of rows up to AT_ONCE is compiled by itself, so that its sums stay in registers. */
 #define ROWS(NAME, FORM, BITS, DIGITS)                                             \
     static void NAME(const Product *p, size_t tile, size_t row, size_t rows) {     \
@@ -153,6 +147,12 @@ ALL_ROWS(, rows_any, tile_any)
 #define WHOLE static inline __attribute__((always_inline))
 /* So that what is indexed by the loop lies in registers. */
 #define UNROLLED _Pragma("GCC unroll 8")
+
+static inline int four(const int8_t *x) {
+    int found;
+    memcpy(&found, x, 4);
+    return found;
+}
 
 /* ------------------------------------------------------------------------------ AVX-512 VNNI */
 #define VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")))
