@@ -26,8 +26,8 @@ TEXTS = (
     *("hello world and the user", "hello world and the other", "in the ", "hello world"),
     "ab" * ((CONTEXT - NEW) // 2),  # the last token is the last that fits, whatever is drafted
 )
-BOUNDS = {None: 2e-3, "bfloat16": 0.25, "float16": 0.03}
-"""Of log-probabilities, by the dtype of the weights."""
+BOUNDS = {None: 0.02, "bfloat16": 0.25, "float16": 0.03}
+"""Of log-probabilities, by the dtype of the weights; a last bit may move a number to int8."""
 INT8_BOUND = 0.25
 """Few rows of int8 weights are rounded to bfloat16, in chunks that differ; see `kernels.linear`."""
 
@@ -136,7 +136,7 @@ def test_parameters_that_go_together_give_the_plain_answers(
                 answers(runtime, lora), wanted, strict=True
             ):
                 same = next((i for i in range(NEW) if ids[i] != alike[i]), NEW)
-                if bound == BOUNDS[None]:
+                if (quantize, kv_dtype, dtype) == (None, None, None):
                     assert same == NEW
                 upto = min(same + 1, NEW)  # of two that are as likely, either may be taken
                 assert logprobs[:upto] == pytest.approx(exactly[:upto], abs=bound)
