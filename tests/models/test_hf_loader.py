@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from lmlang.errors import ModelError
 from lmlang.runtime import device
-from lmlang.runtime.models import hf_parity
+from lmlang.runtime.models import hf_parity, opened
 from lmlang.runtime.models.hf import HFModel
 from lmlang.runtime.models.hf_loader import load_hf
 from lmlang.runtime.models.opened import open_model
@@ -200,3 +201,16 @@ def test_weights_of_a_plain_model_are_no_packed_ones(folder, dtype):
     save_file(weights | {name: weights[name].to(dtype)}, path, metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"fc1\.weight' is of the type .* are not quantised"):
         load_hf(folder, F32)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_child_process_waits_for_no_pass_of_its_parent(folder):
+    """The thread that runs it, or opens another model, is not in the child."""
+    model = open_model(folder)
+    with model.model._lock, opened._opening:
+        child = os.fork()
+        if child == 0:
+            free = model.model._lock.acquire(timeout=5) and opened._opening.acquire(timeout=5)
+            os._exit(0 if free else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

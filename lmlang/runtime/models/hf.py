@@ -11,7 +11,9 @@ business. It is opened by `hf_loader`, which has looked at it and compared it wi
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +29,8 @@ from lmlang.runtime.models.hf_lora import LoraHooks
 from lmlang.runtime.models.hf_probe import Probed
 from lmlang.runtime.models.lora import LoraFile
 from lmlang.runtime.shape import KVLayer
+
+_models: weakref.WeakSet[HFModel] = weakref.WeakSet()
 
 
 class HFModel:
@@ -48,6 +52,7 @@ class HFModel:
         self._lora = LoraHooks(model)
         # Models keep tables and buffers that a forward pass may write, and the door has one place.
         self._lock = threading.Lock()
+        _models.add(self)
 
     @property
     def vocab(self) -> int:
@@ -133,3 +138,17 @@ class HFModel:
             f"a {type(self.module).__name__} called its attention {len(self.kv_layers)} times when "
             f"it was loaded and {done} times now: it cannot run on our cache. Give another model."
         )
+
+    def free(self) -> None:
+        """Let go of a pass that runs on a thread which is not there after os.fork."""
+        self._lock = threading.Lock()
+        self._door.forget()
+
+
+def _after_fork() -> None:
+    for model in _models:
+        model.free()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -89,6 +89,10 @@ class AttentionDoor:
         finally:
             self._handlers.pop()
 
+    def forget(self) -> None:
+        """Let nobody answer."""
+        self._handlers.clear()
+
 
 def _answering(handlers: list[Handler]) -> Callable[..., tuple[Tensor, None]]:
     def attention(

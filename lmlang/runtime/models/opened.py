@@ -93,6 +93,16 @@ _opened: weakref.WeakValueDictionary[tuple[str, Loading, Stamp], OpenedModel] = 
 )
 
 
+def _after_fork() -> None:
+    """Whoever was opening a model is not there in the child process."""
+    global _opening
+    _opening = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def open_model(
     named: str | os.PathLike[str] | None,
     *,
