@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -97,12 +97,20 @@ def test_answers_are_those_of_the_model_layer_by_layer(
     assert found[1] == pytest.approx(wanted[1], abs=0.02)
 
 
-def test_a_slot_that_is_none_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda model: setattr(model, "slots", 1), "names a slot that the pool does not have"),
+        (lambda model: setattr(model.embed, "outputs", 1), "names a row that the weight does not"),
+    ],
+    ids=["slot", "token"],
+)
+def test_a_slot_or_a_token_that_is_none_is_refused(wrong: Callable[[Any], None], told: str) -> None:
     model = packed_model({})
     with Runtime.over(model, tiny_tokenizer(), tiny_template(), kv_tokens=50) as runtime:
         runner = runtime._engine._loop.runner
         assert runner._native is not None
-        runner._native._model.slots = 1
+        wrong(runner._native._model)
         params = SamplingParams(max_tokens=3, ignore_eos=True)
-        with pytest.raises(Exception, match="a table names a slot that the pool does not have"):
+        with pytest.raises(Exception, match=told):
             runtime.generate(Request(Prompt.of(Text("abcabc")), params)).result()
