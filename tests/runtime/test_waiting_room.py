@@ -28,7 +28,7 @@ def test_few_may_wait_and_all_are_served_in_the_order_of_their_thread() -> None:
     model = StepCounter(MODEL)
     with runtime(model, max_queued=4) as rt:
         loop, most, arrived = rt._engine._loop, [0], list[int]()
-        add, hidden = loop.add, model.hidden
+        add, forward = loop.add, model.forward
 
         def noting(sequence: object) -> None:
             arrived.append(sequence.task.request.draw_key)  # type: ignore[attr-defined]
@@ -36,10 +36,10 @@ def test_few_may_wait_and_all_are_served_in_the_order_of_their_thread() -> None:
 
         def counting(*arguments: object) -> torch.Tensor:
             most.append(len(loop.scheduler.waiting))
-            return hidden(*arguments)
+            return forward(*arguments)  # type: ignore[arg-type]
 
         rt._engine.call(lambda loop: setattr(loop, "add", noting))
-        model.hidden = counting  # type: ignore[method-assign]
+        model.forward = counting  # type: ignore[method-assign]
 
         def ask(thread: int) -> list[Generation]:
             return [rt.generate(request("the ", n, max_tokens=2, ignore_eos=True))
