@@ -105,13 +105,7 @@ def sample(logits: Tensor, draws: Seq[Draw], model: Model | None = None) -> list
         _adjust(scores, draws)
     if form_of(scores) != "reference":
         return _drawn_at_once(scores, draws, model)
-    cached = max(1, CACHED // logits.shape[-1])
-    size = cached if logits.device.type == "cpu" else len(draws)
-    if all(draw.params.temperature == 0 for draw in draws):
-        size = len(draws)
-    found: list[Drawn] = []
-    for start in range(0, len(draws), size):
-        found += _drawn(scores[start : start + size], draws[start : start + size])
+    found = _drawn_in_parts(scores, draws)
     if model is None or not found:
         return found
     tokens = _there([drawn.token for drawn in found], np.int64, logits)
@@ -140,7 +134,7 @@ def _drawn_at_once(scores: Tensor, draws: Seq[Draw], model: Model | None) -> lis
     again = [i for i, draw in enumerate(draws) if not read[2, i] or draw.top]
     if again:
         own = scores.index_select(0, _there(again, np.int64, scores)).cpu()
-        for i, redrawn in zip(again, _drawn(own, [draws[i] for i in again]), strict=True):
+        for i, redrawn in zip(again, _drawn_in_parts(own, [draws[i] for i in again]), strict=True):
             if redrawn.token == found[i].token:
                 redrawn = redrawn._replace(logprob=found[i].logprob)
             elif model is not None:
@@ -173,6 +167,17 @@ def _settings(
     there = _there(columns, np.int32, scores)
     temperatures, top_p, min_p = there[2:5].view(torch.float32)
     return there[:2].T, temperatures, there[5], top_p, min_p, truncates
+
+
+def _drawn_in_parts(scores: Tensor, draws: Seq[Draw]) -> list[Drawn]:
+    """The same as `_drawn`, on a CPU so many rows at a time as its cache holds."""
+    size = max(1, CACHED // scores.shape[-1]) if scores.device.type == "cpu" else len(draws)
+    if all(draw.params.temperature == 0 for draw in draws):
+        size = len(draws)
+    found: list[Drawn] = []
+    for start in range(0, len(draws), size):
+        found += _drawn(scores[start : start + size], draws[start : start + size])
+    return found
 
 
 def _drawn(scores: Tensor, draws: Seq[Draw]) -> list[Drawn]:

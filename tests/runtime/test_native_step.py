@@ -11,7 +11,7 @@ import torch
 from lmlang.kernels import native
 from lmlang.kernels.packed import pack_floats
 from lmlang.protocol import Prompt, Request, SamplingParams, ScoreRequest, Text
-from lmlang.runtime import model_runner
+from lmlang.runtime import batch, model_runner
 from lmlang.runtime.local import Runtime
 from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.native_step import NativeStep
@@ -51,11 +51,12 @@ class Counted:
     """How many steps ran in C, and how many did not."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.steps = self.others = 0
+        self.steps = self.others = self.shared = 0
         run, forward = NativeStep.run, model_runner.ModelRunner._forward
 
         def counted(step: NativeStep, batch: Any) -> torch.Tensor:
             self.steps += 1
+            self.shared += any(parts.levels for parts in batch.attention.parts.values())
             return run(step, batch)
 
         def other(runner: Any, batch: Any) -> torch.Tensor:
@@ -87,8 +88,10 @@ def test_answers_are_those_of_the_model_layer_by_layer(
     name: str, kv_dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, counted = packed_model(SHAPES[name]), Counted(monkeypatch)
+    monkeypatch.setattr(batch, "MIN_SAVED_ON_CPU", 1)  # so that short prefixes are shared too
     found = answers(model, kv_dtype=kv_dtype)
     assert counted.steps > 10
+    assert counted.shared > 5
     assert counted.others <= 2  # pieces of choices whose rows do not lie together
     wanted = answers(model, kv_dtype=kv_dtype, deterministic=True)
     assert counted.others > 10
