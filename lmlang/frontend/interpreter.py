@@ -111,6 +111,8 @@ def _await(state: State, operation: Operation, handle: Handle) -> bool:
         if not stopped and not (isinstance(operation.node, ir.Gen) and operation.node.reasoning):
             assert operation.variable is not None
             operation.variable.handle = handle  # streams follow it from here on
+            if operation.record is not None:
+                operation.record.handle = handle
             run.notify()
     resume = partial(_resume, state, operation, handle)
     handle.add_done_callback(lambda _: dispatcher().put(resume))

@@ -34,6 +34,7 @@ class Record:
         meta: What is known of its answer.
         text: What it wrote.
         value: What a generation or select came to.
+        handle: What the backend is asked, while it is under way.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class Record:
         "error",
         "finished",
         "first",
+        "handle",
         "meta",
         "node",
         "path",
@@ -72,10 +74,12 @@ class Record:
         self.meta: Meta | None = None
         self.text: str | None = None
         self.value: object = None
+        self.handle: object = None
 
     def answer(self, text: str, value: object, meta: Meta) -> None:
         """The backend has answered."""
         self.text, self.value, self.meta = text, value, meta
+        self.handle = None
 
     def finish(self) -> None:
         """It has been done; of several calls the first counts."""
@@ -86,4 +90,5 @@ class Record:
         """It has failed by itself; an interrupt after it has been done changes nothing."""
         if self.finished is None:
             self.error = error
+            self.handle = None
             self.finished = perf_counter()

@@ -2,7 +2,7 @@
 
     RunLog ── operations in program order ── samples (generations), choices (selects)
 
-Text and turns are no operations of it: `ProgramState.program` has them.
+Text and turns are no operations of it; they stand in its recording, with all that was asked for.
 """
 
 from __future__ import annotations
@@ -11,111 +11,28 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from lmlang.errors import ProgramTypeError, WireError
+from lmlang.frontend import ir
 from lmlang.frontend.literals import quoted
-from lmlang.protocol import FinishReason, SamplingParams, Usage
+from lmlang.frontend.logged import Choice, Failure, Kind, LoggedOperation, Sample, Status
+from lmlang.frontend.runlog_json import (
+    FAILURE,
+    MAYBE_COUNT,
+    OPERATION,
+    PARAMS,
+    RECORDING,
+    SPELLING,
+    TIME,
+)
+from lmlang.protocol import SamplingParams, Usage
 from lmlang.wire import forms
-from lmlang.wire.forms import COUNT, FLAG, FLOAT, INTEGER, TEXT
+from lmlang.wire.forms import COUNT, FLOAT, INTEGER, TEXT
 
-VERSION = 1
+__all__ = ["Choice", "Failure", "Kind", "LoggedOperation", "RunLog", "Sample", "Status"]
+
+VERSION = 2
 """Of the run log and its JSON; a reader refuses what it does not know."""
-
-Kind = Literal["gen", "select", "fork", "join", "set", "image", "scope", "call"]
-Status = Literal["queued", "running", "done", "failed", "cancelled", "skipped"]
-
-# ------------------------------------------------------------------------------ values
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An error by its type's name and its message."""
-
-    type: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One output of a generation.
-
-    Args:
-        text: Its text.
-        tokens: All sampled token ids, those that a stop dropped included.
-        logprobs: The model's log-probability of each.
-        finish: "stop", "eos", "length", "complete" or "forced_close".
-        stop: The stop string or token id that ended it.
-    """
-
-    text: str
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish: FinishReason | None
-    stop: str | int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One choice of a select: its text and its joint log-probability."""
-
-    text: str
-    logprob: float
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedOperation:
-    """One operation of a run. Times are seconds since the run began, None: it has not come so far.
-
-    Args:
-        kind: What was done; a scope stands where it closes.
-        status: "failed" is a failure of its own; "cancelled" and "skipped" come from that of
-            another one, or from the end of the run, after or before the backend was asked.
-        path: Its place in the run, as in "3/fork1.2/0"; empty for what makes no draws.
-        state: The path of its state: "" is the program's own, "3/fork1.2" a child.
-        branch: The state's index in its fork; None for the program's own.
-        source: The user's line, as ``path/file.py:12``.
-        name: The variable; of a call the program that is called; of an image where it came from.
-        children: How many states a fork made or a join took.
-        usage: Tokens that the run was charged with for it.
-        samples: A generation's outputs, the first being the one that the state goes on with.
-        choices: What a select scored; empty where a single choice needed no scoring.
-        draw_keys: The keys of the noise that was drawn, one for each sample; empty: no draws.
-        first_draw: The index of its first draw; the token's index is added to it.
-        text: What it wrote, or the value that was set, as text.
-        error: Of a failed operation.
-        queued: When it was appended.
-        submitted: When the backend was asked.
-        first_token: When the backend told of the first token (by the end of a generation).
-        finished: When it was done or had failed.
-    """
-
-    kind: Kind
-    status: Status
-    path: str
-    state: str
-    branch: int | None
-    source: str
-    name: str | None
-    children: int
-    usage: Usage
-    samples: tuple[Sample, ...]
-    choices: tuple[Choice, ...]
-    draw_keys: tuple[int, ...]
-    first_draw: int
-    text: str | None
-    error: Failure | None
-    queued: float
-    submitted: float | None
-    first_token: float | None
-    finished: float | None
-
-    @property
-    def seconds(self) -> float | None:
-        """How long the backend took to answer; None where it was not asked or did not."""
-        if self.submitted is None or self.finished is None:
-            return None
-        return self.finished - self.submitted
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -130,11 +47,16 @@ class RunLog:
         row_key: What they depend on besides, in hexadecimal digits.
         params: What generations start with that say nothing else.
         n: How many samples they have then.
+        lora: The adapter that acts on the model, in its selects too.
         max_program_tokens: Generated tokens of all of them at most.
         began: When the run began, in seconds since 1970.
         seconds: How long it took; None: it has not ended.
         error: What ended it before its end.
         operations: In program order.
+        recording: What the run has recorded: the text and the turns too, and what was asked for;
+            `LoggedOperation.made` leads from an operation to its node.
+        spelling: What tokens read like, by their ids: those of outputs and, where asked for, their
+            alternatives; none where the backend would have to be asked for each.
         version: Of the run log.
     """
 
@@ -145,11 +67,14 @@ class RunLog:
     row_key: str
     params: SamplingParams
     n: int
+    lora: str | None
     max_program_tokens: int | None
     began: float
     seconds: float | None
     error: Failure | None
     operations: tuple[LoggedOperation, ...]
+    recording: ir.Program
+    spelling: tuple[tuple[int, str], ...] = ()
     version: int = VERSION
 
     @property
@@ -195,79 +120,7 @@ class RunLog:
         return f"<RunLog of {self.program}: {len(self.operations):,} operations>"
 
 
-# ------------------------------------------------------------------------------ as JSON
-
-_STOP = forms.optional(forms.either(TEXT, INTEGER))
-_TIME = forms.optional(FLOAT)
-_MAYBE_COUNT = forms.optional(COUNT)
 _HEX = re.compile(r"(?:[0-9a-f]{2})*")
-_PARAMS = forms.record(
-    SamplingParams,
-    {
-        "max_tokens": COUNT,
-        "temperature": FLOAT,
-        "top_p": FLOAT,
-        "top_k": INTEGER,
-        "min_p": FLOAT,
-        "stop": forms.sequence(TEXT),
-        "ignore_eos": FLAG,
-        "min_tokens": COUNT,
-        "stop_token_ids": forms.sequence(COUNT),
-        "include_stop": FLAG,
-        "frequency_penalty": FLOAT,
-        "presence_penalty": FLOAT,
-        "repetition_penalty": FLOAT,
-        "logit_bias": forms.sequence(forms.pair(COUNT, FLOAT)),
-        "stop_regex": forms.sequence(TEXT),
-        "heal": FLAG,
-    },
-)
-_USAGE = forms.record(
-    Usage,
-    {
-        "prompt_tokens": COUNT,
-        "cached_tokens": COUNT,
-        "generated_tokens": COUNT,
-        "scored_tokens": COUNT,
-        "forced_tokens": COUNT,
-        "forced_closes": COUNT,
-    },
-)
-_FAILURE = forms.optional(forms.record(Failure, {"type": TEXT, "message": TEXT}))
-_SAMPLE = forms.record(
-    Sample,
-    {
-        "text": TEXT,
-        "tokens": forms.sequence(COUNT),
-        "logprobs": forms.sequence(FLOAT),
-        "finish": forms.optional(forms.word("stop", "eos", "length", "complete", "forced_close")),
-        "stop": _STOP,
-    },
-)
-_OPERATION = forms.record(
-    LoggedOperation,
-    {
-        "kind": forms.word("gen", "select", "fork", "join", "set", "image", "scope", "call"),
-        "status": forms.word("queued", "running", "done", "failed", "cancelled", "skipped"),
-        "path": TEXT,
-        "state": TEXT,
-        "branch": _MAYBE_COUNT,
-        "source": TEXT,
-        "name": forms.optional(TEXT),
-        "children": COUNT,
-        "usage": _USAGE,
-        "samples": forms.sequence(_SAMPLE),
-        "choices": forms.sequence(forms.record(Choice, {"text": TEXT, "logprob": FLOAT})),
-        "draw_keys": forms.sequence(forms.hexadecimal(16)),
-        "first_draw": COUNT,
-        "text": forms.optional(TEXT),
-        "error": _FAILURE,
-        "queued": FLOAT,
-        "submitted": _TIME,
-        "first_token": _TIME,
-        "finished": _TIME,
-    },
-)
 _RUN_LOG = forms.record(
     RunLog,
     {
@@ -281,13 +134,16 @@ _RUN_LOG = forms.record(
             "hexadecimal digits, two for each byte",
             lambda text: _HEX.fullmatch(text) is not None,
         ),
-        "params": _PARAMS,
+        "params": PARAMS,
         "n": COUNT,
-        "max_program_tokens": _MAYBE_COUNT,
+        "lora": forms.optional(TEXT),
+        "max_program_tokens": MAYBE_COUNT,
         "began": FLOAT,
-        "seconds": _TIME,
-        "error": _FAILURE,
-        "operations": forms.sequence(_OPERATION),
+        "seconds": TIME,
+        "error": FAILURE,
+        "operations": forms.sequence(OPERATION),
+        "recording": RECORDING,
+        "spelling": SPELLING,
     },
 )
 
@@ -306,6 +162,7 @@ def _head(log: RunLog) -> Iterator[str]:
     usage = log.usage
     took = "not ended" if log.seconds is None else f"{log.seconds * 1e3:,.1f} ms"
     where = f"{_shown(log.program)} on {_shown(log.model) or 'an unknown model'}"
+    where += "" if log.lora is None else f" + adapter {_shown(log.lora)}"
     count = _counted(len(log.operations), "operation")
     yield f"{where}: {count}, {took}; run {_shown(log.run_id)}, seed {log.seed}"
     forced = f" ({usage.forced_tokens:,} forced)" if usage.forced_tokens else ""

@@ -16,7 +16,8 @@ from lmlang.frontend.runlog import (
     Sample,
     Status,
 )
-from lmlang.protocol import Usage
+from lmlang.frontend.samples import Samples
+from lmlang.protocol import Generation, TokenAware, Usage
 
 LONGEST_MESSAGE = 2_048
 """Characters of an error's message: those of other libraries have no limit of their own."""
@@ -37,6 +38,8 @@ def run_log(run: Run) -> RunLog:
     """The log of a run as it stands now."""
     with run.changed:
         ended, stopped, records = run.ended, run.stopped, list(run.records)
+    recording = run.recording.program()  # last: it has the nodes of all records
+    operations = tuple([_operation(run, record) for record in records])
     return RunLog(
         program=_text(run.name),
         run_id=run.id,
@@ -45,11 +48,14 @@ def run_log(run: Run) -> RunLog:
         row_key=run.row_key.hex(),
         params=run.gen.params,
         n=run.gen.n,
+        lora=run.gen.lora,
         max_program_tokens=run.max_program_tokens,
         began=run.began,
         seconds=_since(run, stopped),
         error=None if ended is None else _failure(ended),
-        operations=tuple([_operation(run, record) for record in records]),
+        operations=operations,
+        recording=recording,
+        spelling=_spelling(run, operations, records),
     )
 
 
@@ -65,7 +71,7 @@ def _operation(run: Run, record: Record) -> LoggedOperation:
     node, finished = record.node, record.finished  # what it holds besides is now final, or unused
     meta, text, usage = record.meta, record.text, record.usage
     if finished is None:
-        meta, text, usage = None, None, None
+        meta, text, usage = None, _so_far(record), None
     if isinstance(node, ir.SetVar):
         text = _datum(node.value)
     return LoggedOperation(
@@ -88,6 +94,7 @@ def _operation(run: Run, record: Record) -> LoggedOperation:
         submitted=_since(run, record.submitted),
         first_token=_since(run, record.first),
         finished=_since(run, finished),
+        made=ir.made_by(node)[0],
     )
 
 
@@ -138,10 +145,57 @@ def _samples(node: ir.Node, meta: Meta | None, record: Record) -> tuple[Sample, 
                 logprobs=tuple(map(float, each.logprobs)),
                 finish=each.finish,
                 stop=_text(each.stop) if isinstance(each.stop, str) else each.stop,
+                probs=tuple(map(float, each.probs)),
+                top_logprobs=each.top_logprobs,
+                top_probs=each.top_probs,
+                provenance=each.provenance,
+                thought=_text(each.thought),
             )
             for each, text in zip(samples, texts, strict=True)
         ]
     )
+
+
+def _so_far(record: Record) -> str | None:
+    """What a generation that is under way has said."""
+    handle = record.handle
+    if isinstance(handle, Samples):
+        handle = handle.generations[0]
+    if not isinstance(handle, Generation):
+        return None
+    return "".join([event.text for event in handle.events_from(0)])
+
+
+def _spelling(
+    run: Run, operations: tuple[LoggedOperation, ...], records: list[Record]
+) -> tuple[tuple[int, str], ...]:
+    """What the tokens of a log read like, where that costs little or was asked for."""
+    known, backend = isinstance(run.backend, TokenAware), run.backend
+    ids: set[int] = set()
+    for each, record in zip(operations, records, strict=True):
+        meta = record.meta
+        if known or (meta is not None and meta.report.return_text_in_logprobs):
+            ids.update(*[_ids(sample) for sample in each.samples])
+
+    def spelled(token: int) -> str:
+        if not isinstance(backend, TokenAware):
+            return backend.decode([token])
+        data = backend.token_bytes(token)
+        try:
+            return data.decode() or backend.token_name(token)
+        except UnicodeDecodeError:  # a part of a character
+            return "".join([f"\\x{byte:02x}" for byte in data])
+
+    try:
+        return tuple([(token, _text(spelled(token))) for token in sorted(ids)])
+    except Exception:  # a log is wanted most where the backend is what failed
+        return ()
+
+
+def _ids(sample: Sample) -> set[int]:
+    """All tokens that a sample tells of."""
+    tops = [token for top in (*sample.top_logprobs, *sample.top_probs) for token, _ in top]
+    return {*sample.tokens, *tops, *(each.best for each in sample.provenance)}
 
 
 def _choices(node: ir.Node, meta: Meta | None) -> tuple[Choice, ...]:

@@ -188,7 +188,7 @@ def test_what_a_log_says_of_a_run():
     backend = ScriptedBackend(["Sit!", "Stand, walk"], scores={"good": -1.0, "bad": -9.0})
     state = tips("health", backend=backend, seed=7, temperature=0.5, max_program_tokens=99)
     log, run = state.run_log(), state._cursor.run
-    assert (log.version, log.program, log.model, log.seed) == (1, "tips", "scripted", 7)
+    assert (log.version, log.program, log.model, log.seed) == (2, "tips", "scripted", 7)
     assert (log.run_id, log.row_key) == (run.id, run.row_key.hex())
     assert (log.params, log.n) == (SamplingParams(temperature=0.5), 1)
     assert (log.max_program_tokens, log.error, log.failed()) == (99, None, ())
@@ -370,6 +370,60 @@ def test_errors_of_others_are_told_within_limits(error, message):
     log = state.run_log()
     assert log.failed()[0].error == Failure(type(error).__name__, message)
     assert RunLog.from_json(log.to_json()) == log
+
+
+def test_a_log_names_the_adapter():
+    @lm.function
+    def program(s):
+        s += lm.gen("x")
+
+    log = program(backend=ScriptedBackend(), lora="mine").run_log()
+    assert log.lora == "mine"
+    assert str(log).startswith("program on scripted + adapter mine: ")
+    assert RunLog.from_json(log.to_json()) == log
+    assert program(backend=ScriptedBackend()).run_log().lora is None
+
+
+def test_a_log_holds_what_the_program_asked_to_be_told_of_tokens():
+    @lm.function
+    def program(s):
+        s += "a" + lm.gen("x", regex="ab?", provenance=True)
+        s += lm.gen("y", top_logprobs_num=2, return_text_in_logprobs=True, max_tokens=3)
+
+    state = program(backend=RandomBackend(), seed=3)
+    log = state.run_log()
+    for operation in log.operations:
+        (sample,), meta = operation.samples, state.meta(operation.name)
+        for name in ("probs", "top_logprobs", "top_probs", "provenance"):
+            assert getattr(sample, name) == getattr(meta, name)
+    assert log.operations[0].samples[0].provenance
+    asked = log.operations[1].samples[0]
+    ids = {*asked.tokens, *(token for top in asked.top_logprobs for token, _ in top)}
+    assert dict(log.spelling) == {token: chr(token) for token in ids}
+    assert log.recording == state.program()
+    nodes = {ir.made_by(node)[0]: node for node in log.recording.nodes[:-1]}
+    assert [nodes[each.made].name for each in log.operations] == ["x", "y"]
+    read = RunLog.from_json(log.to_json())
+    assert read == log
+    assert read.recording.sources == log.recording.sources
+
+
+def test_a_log_has_the_text_so_far_of_what_is_under_way():
+    backend = ByHand()
+
+    @lm.function
+    def program(s):
+        s += lm.gen("x")
+
+    state = program(backend=backend, stream=True)
+    backend.say("ab")
+    (operation,) = state.run_log().operations
+    assert (operation.status, operation.text) == ("running", "ab")
+    backend.end("c")
+    assert state["x"] == "abc"
+    (operation,) = state.run_log().operations
+    assert (operation.status, operation.text) == ("done", "abc")
+    assert state._cursor.run.records[0].handle is None
 
 
 def test_a_backend_that_does_not_say_its_name_keeps_no_log_from_its_reader():

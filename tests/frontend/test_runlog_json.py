@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lmlang as lm
+from lmlang.frontend import ir
 from lmlang.frontend.runlog import Choice, Failure, LoggedOperation, RunLog, Sample
-from lmlang.protocol import SamplingParams, Usage
+from lmlang.protocol import Provenance, SamplingParams, Usage
 from lmlang.testing import ScriptedBackend
+from tests.frontend.random_ir import programs
 
 
 def joined(text):
@@ -21,12 +23,20 @@ counts = st.integers(0, 2**63)
 times = st.floats(allow_nan=False)
 failures = st.builds(Failure, texts, texts)
 usages = st.builds(Usage, counts, counts, counts, counts)
+tops = st.lists(st.lists(st.tuples(counts, times), max_size=2).map(tuple), max_size=2).map(tuple)
 samples = st.builds(
     Sample,
     text=texts,
     tokens=st.lists(counts, max_size=3).map(tuple),
     logprobs=st.lists(times, max_size=3).map(tuple),
     stop=st.none() | texts | st.integers(-1, 9),
+    probs=st.lists(times, max_size=3).map(tuple),
+    top_logprobs=tops,
+    top_probs=tops,
+    provenance=st.lists(
+        st.builds(Provenance, st.booleans(), counts, times, counts, texts), max_size=2
+    ).map(tuple),
+    thought=texts,
 )
 operations = st.builds(
     LoggedOperation,
@@ -47,6 +57,7 @@ operations = st.builds(
     submitted=st.none() | times,
     first_token=st.none() | times,
     finished=st.none() | times,
+    made=counts,
 )
 logs = st.builds(
     RunLog,
@@ -69,12 +80,15 @@ logs = st.builds(
         top_k=st.integers(-1, 9),
     ),
     n=counts,
+    lora=st.none() | texts,
     max_program_tokens=st.none() | counts,
     began=times,
     seconds=st.none() | times,
     error=st.none() | failures,
     operations=st.lists(operations, max_size=3).map(tuple),
-    version=st.just(1),
+    recording=programs(),
+    spelling=st.lists(st.tuples(counts, texts), max_size=2).map(tuple),
+    version=st.just(2),
 )
 
 
@@ -100,6 +114,7 @@ LOG = RunLog(
     SamplingParams(stop="\n"),
     1,
     None,
+    None,
     0.0,
     1.5,
     None,
@@ -123,6 +138,7 @@ LOG = RunLog(
             None, 0.5, None, None, None,
         ),
     ),
+    ir.Program("tips", (ir.Start(), ir.Text(0, 1, "x")), sources={1: "tips.py:9"}),
 )  # fmt: skip
 
 TABLE = r"""
@@ -187,15 +203,15 @@ FIRST = ("operations", 0)
         ("null", "$: expected an object, found null"),
         ("[" * 1_000_000, "nested too deep"),
         ('{"version":' * 200_000, "nested too deep"),
-        ('{"version":1,"operations":' + "[" * 500 + "]" * 500 + "}", "expected the field program"),
+        ('{"version":2,"operations":' + "[" * 500 + "]" * 500 + "}", "expected the field program"),
         ("9" * 1_000_000, "an integer of 1,000,000 digits"),
         ("1e999", "'1e999' is no finite number"),
         ("[NaN]", "NaN is no number of JSON"),
         ('{"version":1,"version":1}', "the key 'version' stands twice"),
-        (changed("version", to=2), "has version 2, and this lmlang reads version 1"),
+        (changed("version", to=1), "has version 1, and this lmlang reads version 2"),
         (changed("version", to="1"), "$.version: expected an integer of at least 0, found '1'"),
         (changed("version", to=True), "$.version: expected an integer of at least 0, found true"),
-        (without("version"), "$: expected the field version, found an object of 12"),
+        (without("version"), "$: expected the field version, found an object of 15"),
         (without("seed"), "expected the field seed"),
         (changed("x" * 99, to=1), "$: unknown field 'xxxx"),
         (changed("row_key", to="0"), "$.row_key: expected hexadecimal digits"),
@@ -240,6 +256,9 @@ FIRST = ("operations", 0)
         ),
         (without(*FIRST, "usage", "cached_tokens"), ".usage: expected the field cached_tokens"),
         (changed("error", to={"type": "x"}), "$.error: expected the field message"),
+        (changed("recording", "ir", to="program p("), "$.recording.ir: "),
+        (changed("recording", "ir", to='program p()\n  %0 = start\n  %1 = text %2 ""'), ".ir: "),
+        (changed("recording", "sources", to=[[1]]), "$.recording.sources[0]: expected a list of"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,
 )
@@ -283,7 +302,12 @@ def test_a_log_that_was_tampered_with_is_read_or_refused(data, to):
 
 
 def test_a_field_is_in_the_json_of_everything():
-    whole = json.loads(LOG.to_json())
+    sample = Sample(
+        "a", (1,), (-1.0,), "eos", None, (0.5,), (((1, 0.5),),), (((1, 0.5),),),
+        (Provenance(True, 1, 0.5, 1, ""),), "hm",
+    )  # fmt: skip
+    operation = dataclasses.replace(LOG.operations[0], samples=(sample,))
+    whole = json.loads(dataclasses.replace(LOG, operations=(operation,)).to_json())
     for kind, found in (
         (RunLog, whole),
         (LoggedOperation, whole["operations"][0]),
