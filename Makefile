@@ -17,7 +17,7 @@ demo: $(VENV)/installed
 	$(RUN) -m lmlang demo
 
 test: $(VENV)/installed-test | $(SGLANG)
-	$(RUN) -m pytest
+	$(RUN) -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
 
 hf: $(VENV)/installed-test
 	$(RUN) -m pytest tests/models -m hf

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from hypothesis import HealthCheck, settings
 
-from lmlang.runtime import openmp  # noqa: F401 - before any test loads torch
+# Two processes share the cores (make test), and two threads in each would wait for one another.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from lmlang.runtime import openmp  # noqa: E402, F401 - before any test loads torch
 
 settings.register_profile(
     "lmlang",

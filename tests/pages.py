@@ -2,6 +2,7 @@
 
 ## A section                       its blocks share their names
 <!-- backend: ScriptedBackend() --> the next block's backend; `embedded` is the real model
+<!-- not run: needs a GPU -->       the next block does not run here
 ```python
 state["x"]  # -> 'value'           the repr of what the line gives; … stands for any text
 lm.gen(n=0)  # raises ProgramError: n=0 …
@@ -29,7 +30,7 @@ from lmlang.testing import RandomBackend, ScriptedBackend
 
 ROOT = Path(__file__).parent.parent
 PRELUDE = "import lmlang as lm; from lmlang.testing import RandomBackend, ScriptedBackend"
-_BLOCK = re.compile(r"(?:<!-- backend: ([^\n]+) -->\n)?```python\n(.*?)```\n", re.DOTALL)
+_BLOCK = re.compile(r"(?:<!-- (\w[^\n]*): ([^\n]+) -->\n)?```python\n(.*?)```\n", re.DOTALL)
 _OUTPUT = re.compile(r"\n?```text\n(.*?)```\n", re.DOTALL)
 
 
@@ -75,10 +76,12 @@ def sections(page: str) -> list[Section]:
 def _blocks(body: str, lines_before: int) -> list[Block]:
     blocks = []
     for match in _BLOCK.finditer(body):
+        if match.group(1) not in (None, "backend"):
+            continue
         output = _OUTPUT.match(body, match.end())
-        line = lines_before + body.count("\n", 0, match.start(2)) + 1
+        line = lines_before + body.count("\n", 0, match.start(3)) + 1
         told = None if output is None else output.group(1)
-        blocks.append(Block(line, match.group(2), match.group(1), told))
+        blocks.append(Block(line, match.group(3), match.group(2), told))
     return blocks
 
 

@@ -22,7 +22,9 @@ PAGE = "docs/how-to/serve.md"
 TEXT = (pages.ROOT / PAGE).read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:30000"
 SECTIONS = {section.title: section for section in pages.sections(PAGE)}
-BLOCKS = re.compile(r"```(sh run|python sglang)\n(.*?)```\n(?:```text\n(.*?)```\n)?", re.DOTALL)
+BLOCKS = re.compile(
+    r"<!-- run: [^\n]+ -->\n```(sh|python)\n(.*?)```\n(?:```text\n(.*?)```\n)?", re.DOTALL
+)
 COMMANDS = [found.groups() for found in BLOCKS.finditer(TEXT)]
 
 
@@ -44,7 +46,7 @@ def test_commands_give_what_the_page_says(
 ) -> None:
     assert ADDRESS in source
     source = source.replace(ADDRESS, url)
-    if kind == "python sglang":
+    if kind == "python":
         path = tmp_path / "program.py"
         path.write_text(source)
         command = [python_with(FIRST), str(path)]

@@ -1,0 +1,23 @@
+"""The pages of the site that no other test runs: read from the top, they give what they say."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import pages
+
+RUN_ELSEWHERE = {"reference/language.md", "reference/grammar.md", "how-to/serve.md"}
+PAGES = sorted(
+    name
+    for path in (pages.ROOT / "docs").rglob("*.md")
+    if (name := path.relative_to(pages.ROOT / "docs").as_posix()) not in RUN_ELSEWHERE
+)
+BLOCKS = {
+    name: tuple(block for section in pages.sections(f"docs/{name}") for block in section.blocks)
+    for name in PAGES
+}
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if BLOCKS[name]])
+def test_blocks_run_and_give_what_they_say(name: str) -> None:
+    pages.run(pages.Section(f"docs/{name}", name, "", BLOCKS[name]))
