@@ -11,7 +11,7 @@ NATIVE := setup.py $(wildcard lmlang/kernels/c/*.[ch])
 # SGLang's own frontend, which the tests run against the server.
 SGLANG := $(VENV)/sglang-0.4.10.post2 $(VENV)/sglang-0.5.10
 
-.PHONY: demo test hf check format bench gpu asan clean
+.PHONY: demo test hf check docs format bench gpu asan clean
 
 demo: $(VENV)/installed
 	$(RUN) -m lmlang demo
@@ -26,6 +26,10 @@ check: $(VENV)/installed-test
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
+
+# The site, into build/site, strictly.
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet
 
 format: $(VENV)/installed-test
 	$(RUN) -m ruff format .
@@ -73,6 +77,10 @@ $(VENV)/installed: pyproject.toml $(NATIVE)
 
 $(VENV)/installed-test: $(VENV)/installed
 	$(RUN) -m pip install --quiet --editable ".[test]"
+	touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(RUN) -m pip install --quiet --editable ".[docs]"
 	touch $@
 
 # An environment of its own, as it asks for other versions of torch and transformers than we do; its
