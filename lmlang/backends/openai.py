@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -65,7 +67,8 @@ class OpenAI:
             ``return_logprob`` or ``top_logprobs_num`` asks. ``meta.probs`` is always empty.
         num_api_spec_tokens: On completion endpoints: a generation asks for so many tokens at
             least, without stops, and later ones of the run begin with what came behind its end, as
-            long as the text agrees. None: each asks for its own.
+            long as the text agrees. None: each asks for its own. A run's own keyword of this name
+            comes first.
         extensions: What the server takes beyond OpenAI's interface: of top_k, min_p,
             repetition_penalty, min_tokens, ignore_eos, stop_token_ids, regex, ebnf.
         prefill: Fields that have the server go on with an assistant's message that has begun;
@@ -116,7 +119,8 @@ class OpenAI:
         )
         self._emulate = limits.boolean("emulate", emulate)
         self._echo = limits.boolean("echo", echo)
-        self._ahead_tokens = None if chat else num_api_spec_tokens
+        self._ahead_tokens = num_api_spec_tokens
+        self._fingerprint = _digest(base_url, self._service, self._emulate, self._echo)
         self._connection = _connection(
             None if base_url is None else _text("base_url", base_url),
             api_key=None if api_key is None else _text("api_key", api_key),
@@ -139,8 +143,13 @@ class OpenAI:
 
         generation = Generation(request, self._connection.cancel)
         try:
+            ahead = request.tag.ahead or self._ahead_tokens
             stream = OpenAIStream(
-                generation, self._service, self._texts, self._aheads, self._ahead_tokens
+                generation,
+                self._service,
+                self._texts,
+                self._aheads,
+                None if self._service.chat else ahead,
             )
         except LMLangError as refusal:
             generation.fail(refusal)
@@ -204,11 +213,16 @@ class OpenAI:
         return "".join(parts)
 
     def info(self) -> BackendInfo:
-        """The model's name, and what can be had of it."""
+        """The model's name, and what can be had of it.
+
+        The fingerprint stands for the address and the name: what a server has behind a name is
+        not known.
+        """
         return BackendInfo(
             self._service.model,
             can_score=self._echo and not self._service.chat,
             has_tokens=False,
+            fingerprint=self._fingerprint,
         )
 
     def flush_cache(self) -> None:
@@ -246,6 +260,14 @@ def _end_at_once(generation: Generation) -> None:
     finish = Finish("length")
     generation.push(Event(0, (), "", (), finish))
     generation.complete(Output("", (), (), finish, Usage(), ()))
+
+
+def _digest(base_url: str | None, service: Service, *how: bool) -> str:
+    """What stands for a model by its name, where it is, and how it is asked."""
+    address = os.environ.get("OPENAI_BASE_URL") if base_url is None else base_url
+    prefill = sorted((service.prefill or {}).items())
+    parts = (address, service.model, service.chat, prefill, service.logprobs, how)
+    return hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _connection(base_url: str | None, **parameters: Any) -> Connection[OpenAIClient]:

@@ -33,8 +33,8 @@ RUN_KEYWORDS = (
     "num_api_spec_tokens",
     "ship",
 )
-"""Keywords of a run. use_thread and num_api_spec_tokens are accepted for SGLang's sake: no
-program here has a thread of its own, and the second speeds up hosted models only."""
+"""Keywords of a run. use_thread is accepted for SGLang's sake: no program here has a thread of its
+own."""
 
 Given = Mapping[str, object]
 """Keywords by name; None is as good as not given."""
@@ -146,6 +146,8 @@ class GenDefaults:
     report: Report = SILENT
     lora: str | None = None
     """The adapter that acts on the model, in its selects too."""
+    ahead: int | None = None
+    """What a completion endpoint is asked for at least, for the generations that come next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,16 +188,15 @@ class RunOptions:
         params = checked_sampling(asked)
         for name in ("use_thread", "stream", "ship"):
             limits.boolean(name, asked.get(name, False))
-        if "num_api_spec_tokens" in asked:
-            limits.integer(
-                "num_api_spec_tokens", asked["num_api_spec_tokens"], 1, limits.MAX_TOKENS
-            )
         return cls(
             gen=GenDefaults(
                 SamplingParams(**params),  # type: ignore[arg-type]
                 checked_n(asked.get("n", 1)),
                 report_of(checked_reporting("run", asked)),
                 limits.adapter("lora", asked.get("lora")),
+                _optional(
+                    asked.get("num_api_spec_tokens"), "num_api_spec_tokens", 1, limits.MAX_TOKENS
+                ),
             ),
             seed=_optional(asked.get("seed"), "seed", 0, limits.MAX_SEED),
             backend=None if "backend" not in asked else checked_backend(asked["backend"]),

@@ -239,7 +239,7 @@ def _generations(run: Run, prompt: Prompt, operation: Operation, node: ir.Gen) -
         params = replace(both, max_tokens=min(params.max_tokens, both.max_tokens))
         hidden = _thinking(params, both.max_tokens - params.max_tokens)
         first = Request(prompt, hidden, lora=run.gen.lora)
-    tag = Tag(run.id, operation.path, run.priority)
+    tag = Tag(run.id, operation.path, run.priority, run.gen.ahead)
     living = operation.value
     begun = []
     for sample in range(node.n or run.gen.n):

@@ -104,11 +104,14 @@ class Tag:
         run_id: Unique to one run of one program.
         op_path: The operation within the run, as in ``"3/fork1.2/0"``.
         priority: The higher, the sooner, where the backend's policy asks for it.
+        ahead: How many tokens a backend that keeps what comes behind an output's end is to ask
+            its endpoint for, at least; None: as the backend itself was told.
     """
 
     run_id: str = ""
     op_path: str = ""
     priority: int = 0
+    ahead: int | None = None
 
 
 OnBudget: TypeAlias = Literal["close", "raise"]

@@ -525,6 +525,18 @@ def test_one_long_call_is_reused_as_long_as_the_text_agrees(apps: Site) -> None:
     assert state.meta("city").generated_tokens == 0  # nothing was asked for
 
 
+@pytest.mark.parametrize("of_backend", [None, 9])
+def test_a_program_says_how_far_its_calls_run_ahead(apps: Site, of_backend: int | None) -> None:
+    long = words(" Ann", "\n", "Age", ": ", "31", "\n", "City", ":", " New", " York", " City")
+    backend, app = asking(apps, long, is_chat_model=False, num_api_spec_tokens=of_backend)
+    ahead = person.options(num_api_spec_tokens=32)
+    with backend:
+        state = ahead.run(backend=backend, temperature=0)
+    assert (state["name"], state["age"], state["city"]) == (" Ann", " 31", " New York")
+    (asked,) = app.asked
+    assert asked.message["max_tokens"] == 32
+
+
 def test_a_text_that_does_not_agree_is_asked_for_anew(apps: Site) -> None:
     first = words(" Ann", "\n", "Town", ": ", "Ur", "\n")
     backend, app = asking(

@@ -466,7 +466,7 @@ def test_minimum_tokens(backend):
     assert state.get_meta_info("answer")["completion_tokens"] >= 64
 
 
-def test_speculation_for_hosted_models_is_accepted_and_changes_nothing(backend):
+def test_speculation_for_completion_endpoints_changes_nothing_elsewhere(backend):
     def body(s):
         s += "Name:" + sgl.gen("name", stop="\n") + "\nBirthday:" + sgl.gen("day", stop="\n")
         s += "\nJob:" + sgl.gen("job", stop="\n") + "\n"
