@@ -27,6 +27,7 @@ class BackendInfo:
         implementation: Whose code computes the model: "native" (ours) or "transformers"; None
             where unknown.
         kernels: What computes it, for people; None where unknown.
+        adapters: Names that requests may give as their ``lora``, sorted, where they are known.
     """
 
     model: str
@@ -37,6 +38,7 @@ class BackendInfo:
     thinking: tuple[int, int] | None = None
     implementation: str | None = None
     kernels: str | None = None
+    adapters: tuple[str, ...] = ()
 
 
 class Backend(Protocol):

@@ -55,7 +55,7 @@ class Intake:
         self._context = context
         self._kv_tokens = kv_tokens
         self._piece = piece
-        self._loras = loras
+        self.loras = tuple(sorted(loras))
 
     def prompt(self, request: Request) -> list[int]:
         """The ids of a request's prompt.
@@ -153,15 +153,15 @@ class Intake:
 
     def _check_lora(self, name: str | None) -> None:
         """Refuse an adapter that there is none of."""
-        if name is None or name in self._loras:
+        if name is None or name in self.loras:
             return
-        if not self._loras:
+        if not self.loras:
             raise ProgramError(
                 f"lora={quote(name)}: this runtime has no adapters: leave it out, or make the "
                 "Runtime with lora={name: folder}."
             )
-        known = ", ".join(map(quote, sorted(self._loras)[:16]))
-        more = f" and {len(self._loras) - 16:,} more" if len(self._loras) > 16 else ""
+        known = ", ".join(map(quote, self.loras[:16]))
+        more = f" and {len(self.loras) - 16:,} more" if len(self.loras) > 16 else ""
         raise ProgramError(
             f"lora={quote(name)} is no adapter of this runtime: give one of {known}{more}."
         )

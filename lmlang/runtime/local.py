@@ -317,6 +317,7 @@ class Runtime:
             thinking=None if None in marks else marks,  # type: ignore[arg-type]
             implementation=self._opened.implementation,
             kernels=kernels_of(torch.empty(0, device=self._opened.model.device)),
+            adapters=self._intake.loras,
         )
 
     def flush_cache(self) -> None:

@@ -61,14 +61,12 @@ class Server:
         """The JSON object that a request carries, read within the limits; raises `Refusal`."""
         return await json_body(http, self.config, self.pooled)
 
-    @property
     def model(self) -> str:
-        """What the model is called here."""
+        """What the model is called here; it may ask the backend: not for the event loop."""
         return self.config.name or self.backend.info().model
 
-    @property
     def info(self) -> BackendInfo:
-        """What the backend says of itself."""
+        """What the backend says of itself, which may be far away: not for the event loop."""
         return self.backend.info()
 
     async def pooled(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:

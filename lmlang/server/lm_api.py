@@ -113,7 +113,7 @@ def router(server: Server) -> APIRouter:
     @routes.get("/info")
     async def info() -> Response:
         """The model, its context and what the backend can do."""
-        return JSONResponse(wire.to_wire(server.info))
+        return await server.json(lambda: wire.to_wire(server.info()))
 
     return routes
 

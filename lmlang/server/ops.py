@@ -102,10 +102,10 @@ async def numbers(server: Server) -> Any | None:
 
 async def described(server: Server) -> dict[str, Any]:
     """The server in a few numbers."""
-    config, stats, info = server.config, await numbers(server), server.info
+    config, stats, info = server.config, await numbers(server), await server.pooled(server.info)
     return {
         "version": importlib.metadata.version("lmlang"),
-        "model": server.model,
+        "model": config.name or info.model,
         "context_length": info.context_length,
         "draining": server.desk.draining,
         "under_way": server.desk.under_way,

@@ -124,7 +124,7 @@ class Telling:
 
     def info(self) -> BackendInfo:
         """What the server's backend says of itself."""
-        return self._work.server.info
+        return self._work.server.info()
 
     def flush_cache(self) -> None:
         """Nothing: no program can ask for it."""

@@ -60,13 +60,12 @@ def router(server: Server) -> APIRouter:
     @routes.get("/get_model_info")
     async def model_info() -> Response:
         """What is served."""
-        return JSONResponse(
-            {
-                "model_path": server.model,
-                "tokenizer_path": server.model,
+        return await server.json(
+            lambda: {
+                **dict.fromkeys(("model_path", "tokenizer_path"), server.model()),
                 "is_generation": True,
                 "preferred_sampling_params": None,
-                "has_image_understanding": server.info.has_vision,
+                "has_image_understanding": server.info().has_vision,
                 "has_audio_understanding": False,
             }
         )
@@ -76,7 +75,7 @@ def router(server: Server) -> APIRouter:
     async def server_info() -> Response:
         """What the server is and does at the moment; no keys, no prompts."""
         told = await described(server)
-        named = dict.fromkeys(("model_path", "tokenizer_path"), server.model)
+        named = dict.fromkeys(("model_path", "tokenizer_path"), told["model"])
         return JSONResponse({**named, **told, "internal_states": [told["stats"] or {}]})
 
     @routes.get("/health_generate")
@@ -212,7 +211,7 @@ def _tokenized(server: Server, body: dict[str, Any]) -> dict[str, Any]:
     lists = [_ids(text, backend, special) for text in texts]
     counts = [len(ids) for ids in lists]
     one = not isinstance(given, list)
-    context = server.info.context_length
+    context = server.info().context_length
     return {
         "tokens": lists[0] if one else lists,
         "count": counts[0] if one else counts,

@@ -324,5 +324,6 @@ INFO = short_record(
         "thinking": optional(pair(ID, ID)),
         "implementation": optional(TEXT),
         "kernels": optional(TEXT),
+        "adapters": _TEXTS,
     },
 )

@@ -44,6 +44,45 @@ def test_what_is_served_is_what_the_runtime_gives(tmp_path: Path) -> None:
             assert wanted[lora].startswith("the user " + answer["text"])
 
 
+def test_openai_s_clients_choose_an_adapter_as_their_model(tmp_path: Path) -> None:
+    write_lora(tmp_path, MODULES, strength=2)
+    made = Runtime.over(*tiny_model(), lora={"mine": tmp_path, "a": tmp_path}, kv_tokens=2_000)
+    with made as rt, served(rt) as url, httpx.Client(base_url=url, timeout=30) as client:
+        cards = client.get("/v1/models").json()["data"]
+        (own,) = (card["id"] for card in cards if card["parent"] is None)
+        assert [(card["id"], card["parent"]) for card in cards[1:]] == [("a", own), ("mine", own)]
+        assert client.get("/v1/models/mine").json() == cards[2]
+        assert client.get("/v1/models/default").json() == cards[0]
+
+        fields = {"max_tokens": 6, "temperature": 0, "ignore_eos": True}
+        for name, lora in (("default", None), (own, None), ("mine", "mine")):
+            wanted = tale(backend=rt, lora=lora)["more"]
+            body = {"model": name, "prompt": "the user ", **fields}
+            found = client.post("/v1/completions", json=body).json()
+            assert (found["choices"][0]["text"], found["model"]) == (wanted, lora or own)
+            chat = {"model": name, "messages": [{"role": "user", "content": "a"}], **fields}
+            told = client.post("/v1/chat/completions", json=chat).json()
+            assert told["choices"][0]["message"]["content"] == chatted(rt, lora)
+            assert told["model"] == (lora or own)
+        assert chatted(rt, None) != chatted(rt, "mine")
+
+        refused = client.post("/v1/completions", json={"model": "other", "prompt": "a"})
+        assert refused.status_code == 404
+        assert "this server has" in refused.json()["error"]["message"]
+        assert "'a', 'mine'." in refused.json()["error"]["message"]
+
+
+def chatted(rt: Runtime, lora: str | None) -> str:
+    """What a chat is answered that says "a"."""
+    return str(chat(backend=rt, lora=lora)["answer"])
+
+
+@lm.function
+def chat(s: lm.ProgramState) -> None:
+    s += lm.user("a")
+    s += lm.assistant(lm.gen("answer", max_tokens=6, temperature=0, ignore_eos=True))
+
+
 def test_the_command_line_takes_adapters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
