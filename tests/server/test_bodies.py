@@ -14,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
+from lmlang.server import context
 from lmlang.server.bodies import MAX_CONTAINERS, json_body, parsed, shape_of
 from lmlang.server.config import ServerConfig
 from lmlang.server.refusals import Refusal
 from lmlang.testing import ScriptedBackend
+from lmlang.wire import dumps
 from tests.server.harness import Running, running, text
 
 JSON = {"Content-Type": "application/json"}
@@ -200,3 +202,15 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
                 b'Content-Type: application/json\r\nContent-Length: 50\r\n\r\n{"v": 1'
             )
             assert connection.recv(4_096).startswith(b"HTTP/1.1 408 ")
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_answers_are_written_in_pieces_as_they_are_at_once(value: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(context, "PIECE", 3)
+        assert context.written(value) == dumps(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -9,15 +10,21 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from uvicorn.server import ServerState
 
 from lmlang.runtime.local import Runtime
+from lmlang.runtime.loop import EngineLoop
+from lmlang.server.app import make_app
+from lmlang.server.config import ServerConfig
+from lmlang.server.lifecycle import ServerProcess
+from lmlang.testing import RandomBackend
 from tests.server.harness import Running, running, text, until
 from tests.server.test_stream import Pulse
 from tests.tiny import tiny_model
@@ -274,41 +281,78 @@ def test_of_200_clients_that_leave_nothing_goes_on(
     rt.check()
 
 
+def test_who_leaves_costs_one_more_step_at_most(server: Running, rt: Runtime) -> None:
+    """All leave while the engine stands: the step that has been planned is the last of theirs."""
+    host, port = urlsplit(server.url).hostname, urlsplit(server.url).port
+    assert port is not None
+    body = json.dumps(text("hello", params={"max_tokens": 500, "ignore_eos": True})).encode()
+    head = (
+        "POST /lm/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    with contextlib.ExitStack() as stack:
+        readers = [
+            stack.enter_context(socket.create_connection((host, port), timeout=20))
+            for _ in range(200)
+        ]
+        for some in (readers[:100], readers[100:]):
+            for reader in some:
+                reader.sendall(head + body)
+            for reader in some if some[0] is readers[0] else ():
+                assert reader.recv(512)
+        until(lambda: server.inside.desk.under_way == len(readers))
+        with engine_held(rt) as loop:
+            assert loop.stats().running >= 100
+            for number, reader in enumerate(readers):
+                if number % 2:
+                    linger = struct.pack("ii", 1, 0)
+                    reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                reader.close()
+            until(lambda: not server.inside.desk._works)
+            steps = loop.stats().steps
+    until(lambda: is_idle(server, rt))
+    assert rt.stats().steps - steps <= 1
+    rt.check()
+
+
+@contextlib.contextmanager
+def engine_held(rt: Runtime) -> Iterator[EngineLoop]:
+    """The loop of an engine that stands between two steps, for the length of a block."""
+    gate, held = threading.Event(), Future[EngineLoop]()
+
+    def hold(loop: EngineLoop) -> None:
+        held.set_result(loop)
+        gate.wait(30)
+
+    rt._engine.tell(hold)
+    loop = held.result(20)
+    try:
+        yield loop
+    finally:
+        gate.set()
+
+
 # ---------------------------------------------------------------- floods
 
 
 def test_ten_times_the_queue_at_once_is_refused_fast_and_the_accepted_end(rt: Runtime) -> None:
     places = 16
-    gate, held = threading.Event(), threading.Event()
-
-    def hold(_: object) -> None:
-        held.set()
-        gate.wait(30)
-
     with running(rt, max_requests=places) as server, server.client() as client:
-        rt._engine.tell(hold)  # so that all of them come before any ends
-        assert held.wait(20)
         before = memory()
         limits = httpx.Limits(max_connections=10 * places)
-        with (
-            ThreadPoolExecutor(10 * places) as pool,
-            server.client(limits=limits) as flood,
-        ):
+        with ThreadPoolExecutor(10 * places) as pool, server.client(limits=limits) as flood:
 
             def ask(number: int) -> httpx.Response:
                 body = text(f"hello {number}", params={"max_tokens": 4, "ignore_eos": True})
                 return flood.post("/lm/generate", json=body)
 
-            waiting = [pool.submit(ask, number) for number in range(10 * places)]
-            until(lambda: sum(asked.done() for asked in waiting) == 9 * places, 30)
-            assert client.get("/health").status_code == 200
-            alone = time.perf_counter()
-            refused = client.post("/v1/completions", json={"model": "x", "prompt": "a"})
-            seconds = time.perf_counter() - alone
-            gate.set()
+            with engine_held(rt):  # so that all of them come before any ends
+                waiting = [pool.submit(ask, number) for number in range(10 * places)]
+                until(lambda: sum(asked.done() for asked in waiting) == 9 * places, 30)
+                assert client.get("/health").status_code == 200
+                refused = client.post("/v1/completions", json={"model": "x", "prompt": "a"})
+                assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
             answers = [asked.result(30) for asked in waiting]
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        assert seconds < 0.25  # far more than the answer takes, on a busy machine
         assert sorted(answer.status_code for answer in answers) == (
             [200] * places + [503] * 9 * places
         )
@@ -321,6 +365,58 @@ def test_ten_times_the_queue_at_once_is_refused_fast_and_the_accepted_end(rt: Ru
         assert memory() - before < 64 * MEGABYTE
         until(lambda: is_idle(server, rt))
         canary(client)
+
+
+class End(asyncio.Transport):
+    """The server's end of a connection without a network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)}.get(name, default)
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_last_of_a_flood_s_excess_is_refused_within_50_milliseconds() -> None:
+    """In CPU seconds from the first byte to the last answer, which nothing else lengthens."""
+    app = make_app(RandomBackend(), ServerConfig(max_requests=1))
+    app.state.server.desk.under_way = 1
+    process = ServerProcess(app)
+    process.config.access_log = False
+    process.config.load()
+    body = json.dumps(text("hello")).encode()
+    head = (
+        "POST /lm/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+
+    async def refused(count: int) -> tuple[float, list[bytes]]:
+        """So many connections at once: seconds until all are answered, and the answers."""
+        state, ends = ServerState(), [End() for _ in range(count)]
+        began = time.process_time()
+        for end in ends:
+            protocol = process.config.http_protocol_class(process.config, state, {})
+            protocol.connection_made(end)
+            protocol.data_received(head.encode() + body)
+        while state.tasks:
+            await asyncio.sleep(0)
+        return time.process_time() - began, [end.written for end in ends]
+
+    seconds, answers = min(asyncio.run(refused(144)) for _ in range(5))
+    assert seconds < 0.05
+    for answer in answers:
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1\r\n" in answer
 
 
 # ---------------------------------------------------------------- long texts
@@ -341,7 +437,7 @@ def test_two_megabytes_are_encoded_while_eight_streams_go_on(
             with own.stream("POST", "/lm/generate", json=body) as answer:
                 last = None
                 for line in answer.iter_lines():
-                    now = time.perf_counter()
+                    now = time.process_time()
                     if line and last is not None:
                         gaps.append(now - last)
                     last = now if line else last
@@ -351,19 +447,22 @@ def test_two_megabytes_are_encoded_while_eight_streams_go_on(
     with ThreadPoolExecutor(8) as pool:
         reading = [pool.submit(read, number) for number in range(8)]
         until(lambda: rt.stats().running == 8)
-        usual = len(gaps)
-        pulse = Pulse(server)
+        alone = Pulse(server, time.process_time)
+        begun = len(gaps)
+        until(lambda: len(gaps) > begun + 500)
+        usual, count = alone.end(), len(gaps)
+        pulse = Pulse(server, time.process_time)
         answer = client.post(path, json={"prompt": words, "text": words, "model": model_of(client)})
         beat = pulse.end()
-        during = gaps[usual:]
+        during = gaps[count:]
         enough.set()
         for asked in reading:
             asked.result(20)
     assert answer.status_code in (200, 400), answer.text
     assert answer.status_code == 200 or len(answer.content) < 4_096
     assert during, "the streams stood still"
-    # 0.1 s is the aim; two busy cores take turns at everything, and eight readers share the
-    # interpreter with the server here. Encoded on the loop it would be as long as the encoding.
-    assert beat < 0.5
-    assert sorted(during)[int(0.95 * len(during))] < 0.1
+    # In the process's own CPU seconds, which those of eight readers and the engine lengthen, but
+    # no other process; beyond what they take by themselves, no gap is longer than 0.1 s.
+    assert beat < 0.1 + usual
+    assert max(during) < 0.1 + max(gaps[begun:count])
     until(lambda: is_idle(server, rt))

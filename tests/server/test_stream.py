@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -217,19 +217,20 @@ def test_a_client_that_reads_nothing_keeps_no_place(monkeypatch: pytest.MonkeyPa
 
 
 class Pulse:
-    """The longest time that the event loop took between two turns."""
+    """The longest time that the event loop took between two turns, by some clock in seconds."""
 
-    def __init__(self, server: Running) -> None:
+    def __init__(self, server: Running, clock: Callable[[], float] = time.perf_counter) -> None:
         self.longest = 0.0
+        self._clock = clock
         self._stop = False
         assert server._loop is not None
         self._done = asyncio.run_coroutine_threadsafe(self._beat(), server._loop)
 
     async def _beat(self) -> None:
-        last = time.perf_counter()
+        last = self._clock()
         while not self._stop:
             await asyncio.sleep(0.002)
-            now = time.perf_counter()
+            now = self._clock()
             self.longest = max(self.longest, now - last)
             last = now
 
