@@ -16,24 +16,29 @@ MAY_TAKE = {
     "limits": {"errors"},
     "grammar": {"errors"},
     "noise": set(),
-    "protocol": {"errors", "limits", "grammar"},
+    "markup": set(),
+    "protocol": {"errors", "limits", "markup", "grammar"},
     "kernels": {"errors", "noise"},
     "wire": {"errors", "limits", "protocol", "grammar"},
-    "frontend": {"errors", "limits", "noise", "protocol", "grammar", "wire"},
+    "frontend": {"errors", "limits", "markup", "noise", "protocol", "grammar", "wire"},
     "backends": {"errors", "limits", "noise", "protocol", "grammar", "wire"},
-    "runtime": {"errors", "limits", "noise", "protocol", "kernels", "grammar"},
+    "runtime": {"errors", "limits", "markup", "noise", "protocol", "kernels", "grammar"},
     "server": {"errors", "limits", "protocol", "grammar", "wire", "frontend"},
     "testing": {"errors", "limits", "protocol", "frontend", "backends", "runtime"},
     "": {"errors", "protocol", "frontend", "backends", "runtime", "testing", "grammar"},
     "demo": {"", "errors", "protocol", "frontend", "runtime"},
-    "cli": {"", "errors", "protocol", "frontend", "runtime", "demo", "server"},
+    "cli": {
+        *("", "errors", "protocol", "frontend", "backends", "runtime", "kernels", "demo", "server"),
+    },
     "__main__": {"cli"},
 }
 """Room to the rooms that its modules may import, besides itself; "" is lmlang/__init__.py."""
 
-STANDARD_ONLY = {"errors", "limits", "grammar", "noise", "protocol", "wire", "frontend"}
+STANDARD_ONLY = {"errors", "limits", "grammar", "markup", "noise", "protocol", "wire", "frontend"}
 OPTIONAL = {
     "lmlang.frontend.progress": {"tqdm"},  # may be missing, which the module then says
+    "lmlang.frontend.batch_result": {"pandas", "pyarrow"},
+    "lmlang.frontend.batch_table": {"pandas", "pyarrow"},
     "lmlang.grammar.types": {"pydantic", "pydantic_core", "typing_extensions"},
     "lmlang.grammar.tables": {"numpy"},
     "lmlang.grammar.ebnf_table": {"numpy"},

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from lmlang.errors import ProgramTypeError, WireError
@@ -25,6 +25,8 @@ from lmlang.frontend.runlog_json import (
     SPELLING,
     TIME,
 )
+from lmlang.frontend.story import Story, steps
+from lmlang.markup import Html, View
 from lmlang.protocol import SamplingParams, Usage
 from lmlang.wire import forms
 from lmlang.wire.forms import COUNT, FLOAT, INTEGER, TEXT
@@ -112,6 +114,50 @@ class RunLog:
         log = _RUN_LOG.read(value, "$")
         assert isinstance(log, RunLog)
         return log
+
+    def transcript(self, within: str = "") -> View:
+        """What was written, turn by turn, with what was generated in it marked.
+
+        Args:
+            within: The path of a state, as in "3/fork1.2": only its own part; "": everything.
+        """
+        from lmlang.frontend import view_transcript as view
+
+        return self._view(view.lines, view.page, within)
+
+    def tokens(self) -> View:
+        """How likely each token was, what else could have come, what a constraint took away."""
+        from lmlang.frontend import view_tokens as view
+
+        return self._view(view.lines, view.page)
+
+    def tree(self) -> View:
+        """The operations, forks side by side, with their tokens, times and source lines."""
+        from lmlang.frontend import view_tree as view
+
+        return self._view(view.lines, view.page)
+
+    def _view(
+        self,
+        lines: Callable[[Story, int], list[str]],
+        page: Callable[[Story], Html],
+        within: str = "",
+    ) -> View:
+        story = self.story(within)
+        return View(lambda width: lines(story, width), lambda: page(story))
+
+    def story(self, within: str = "") -> Story:
+        """The log in the order in which a reader follows it, for what shows it."""
+        ended = [each.finished for each in self.operations if each.finished is not None]
+        return Story(
+            tuple(_head(self)),
+            steps(self.recording, self.operations, within),
+            dict(self.spelling),
+            self.seconds if self.seconds is not None else max(ended, default=0.0),
+        )
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": str(self), "text/html": self.tree().html()}
 
     def __str__(self) -> str:
         return "\n".join([*_head(self), *_table(map(_row, self.operations))])

@@ -1,0 +1,295 @@
+"""Two results side by side: where their outputs part, aligned by token.
+
+gen tip      = 12 tokens alike
+gen verdict  ≠ parts at token 3: " good" 0.61 | " bad" 0.22
+  The film was{- good-}{+ bad+}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Literal
+
+from lmlang import markup
+from lmlang.errors import ProgramTypeError, an
+from lmlang.frontend.logged import LoggedOperation, Sample
+from lmlang.frontend.recorder import ProgramState
+from lmlang.frontend.runlog import RunLog
+from lmlang.frontend.story import pieces
+from lmlang.frontend.view_tokens import name_of, probability, share
+from lmlang.markup import BLUE, CODE, MUTED, ORANGE, Html, element, tint
+
+LONGEST = 1_500
+"""Tokens of one output that are aligned one by one; what is beyond is compared as a whole."""
+SHOWN = 1_000
+"""Characters of one stretch of text that are shown."""
+
+Side = Literal["both", "first", "second"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Tokens in a row that both outputs have, or one of them.
+
+    Args:
+        side: Which has them.
+        text: What they read like.
+        tokens: How many they are.
+    """
+
+    side: Side
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One output of a program in two runs.
+
+    Args:
+        path: Its place in both runs.
+        name: Its variable.
+        kind: "gen" or "select".
+        stretches: Its tokens, aligned.
+        parts: The index of the first token that differs; None: none does.
+        why: What stands there in each, with its probability; or that one has no such output.
+    """
+
+    path: str
+    name: str
+    kind: str
+    stretches: tuple[Stretch, ...]
+    parts: int | None
+    why: str
+
+    @property
+    def equal(self) -> bool:
+        """Whether both runs have the same there."""
+        return self.parts is None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Diff:
+    """What `diff` returns: two runs, output by output; it prints. A value, thread-safe.
+
+    Args:
+        outputs: In the order of the first run, then those that only the second has.
+        settings: How the runs themselves differ: model, seed and the like.
+    """
+
+    outputs: tuple[Compared, ...]
+    settings: tuple[str, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether all outputs are the same."""
+        return all(each.equal for each in self.outputs)
+
+    def text(self, width: int | None = None) -> str:
+        """The differences as text; width in columns, None: those of the terminal."""
+        most = markup.columns() if width is None else max(markup.NARROWEST, width)
+        return "\n".join(_lines(self, most))
+
+    def html(self) -> str:
+        """The differences as static HTML."""
+        return str(_page(self))
+
+    def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": self.text(), "text/html": self.html()}
+
+
+def diff(first: ProgramState | RunLog, second: ProgramState | RunLog) -> Diff:
+    """Compare two results output by output, aligned by token.
+
+    Outputs belong together that stand at the same place of their programs (`LoggedOperation.path`).
+
+    Args:
+        first: A state or a run log.
+        second: What it is compared with.
+
+    Raises:
+        ProgramTypeError: One is something else.
+    """
+    one, other = _log(first), _log(second)
+    mine, theirs = _outputs(one), _outputs(other)
+    paths = [*mine, *(path for path in theirs if path not in mine)]
+    compared = [_compared(path, mine.get(path), theirs.get(path), one, other) for path in paths]
+    return Diff(tuple(compared), tuple(_settings(one, other)))
+
+
+def _log(result: object) -> RunLog:
+    if isinstance(result, ProgramState):
+        return result.run_log()
+    if isinstance(result, RunLog):
+        return result
+    raise ProgramTypeError(
+        f"diff: {an(type(result).__name__)} is no result: give two states, or run logs of states."
+    )
+
+
+def _outputs(log: RunLog) -> dict[str, LoggedOperation]:
+    return {each.path: each for each in log.operations if each.kind in ("gen", "select")}
+
+
+def _settings(one: RunLog, other: RunLog) -> Iterator[str]:
+    for name in ("program", "model", "lora", "seed", "row_key", "n", "max_program_tokens"):
+        mine, theirs = getattr(one, name), getattr(other, name)
+        if mine != theirs:
+            yield f"{name}: {mine} | {theirs}"
+    for name in one.params.__slots__:
+        mine, theirs = getattr(one.params, name), getattr(other.params, name)
+        if mine != theirs:
+            yield f"{name}: {mine!r} | {theirs!r}"
+    if one.recording != other.recording and one.program == other.program:
+        yield "what the programs wrote or asked for differs"
+
+
+def _compared(
+    path: str,
+    mine: LoggedOperation | None,
+    theirs: LoggedOperation | None,
+    one: RunLog,
+    other: RunLog,
+) -> Compared:
+    there = mine or theirs
+    assert there is not None
+    name, kind = there.name or "", there.kind
+    if mine is None or theirs is None:
+        side: Side = "second" if mine is None else "first"
+        alone = _tokens(there, one if theirs is None else other)
+        found = (Stretch(side, "".join(alone), len(alone)),)
+        return Compared(path, name, kind, found, 0, f"only the {side} run has it")
+    left, right = _tokens(mine, one), _tokens(theirs, other)
+    stretches = tuple(_aligned(left, right))
+    parts = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), None)
+    if parts is None and len(left) != len(right):
+        parts = min(len(left), len(right))
+    if parts is None and (mine.text, mine.status) != (theirs.text, theirs.status):
+        parts = len(left)  # what stands behind the last token: how they ended
+    why = ""
+    if parts is not None:
+        why = f"{_there(mine, left, parts, one)} | {_there(theirs, right, parts, other)}"
+    return Compared(path, name, kind, stretches, parts, why)
+
+
+def _there(operation: LoggedOperation, tokens: Sequence[str], at: int, log: RunLog) -> str:
+    if at >= len(tokens):
+        finish = operation.samples[0].finish if operation.samples else None
+        return f"ends ({finish or operation.status})"
+    sample = operation.samples[0] if operation.samples else None
+    if sample is None or len(sample.tokens) < len(tokens):
+        return f'"{markup.line(tokens[at])}"'
+    spelled = {**dict.fromkeys(sample.tokens, tokens[at]), **dict(log.spelling)}
+    return f"{name_of(sample.tokens[at], spelled)} {share(probability(sample, at))}".rstrip()
+
+
+def _tokens(operation: LoggedOperation, log: RunLog) -> list[str]:
+    """What the tokens of an output read like; its words, where nobody has said."""
+    if not operation.samples:
+        return [operation.text] if operation.text else []
+    sample = operation.samples[0]
+    found = pieces(sample, dict(log.spelling))
+    return _words(sample) if found is None else found
+
+
+def _words(sample: Sample) -> list[str]:
+    if len(sample.tokens) in (len(sample.text), len(sample.text) + 1):  # characters are tokens
+        return list(sample.text)
+    words = sample.text.split(" ")
+    return [word if i == 0 else f" {word}" for i, word in enumerate(words)]
+
+
+def _aligned(left: list[str], right: list[str]) -> Iterator[Stretch]:
+    if max(len(left), len(right)) > LONGEST:
+        common = next(
+            (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b),
+            min(len(left), len(right)),
+        )
+        blocks = [
+            ("equal", 0, common, 0, common),
+            ("replace", common, len(left), common, len(right)),
+        ]
+    else:
+        blocks = list(SequenceMatcher(None, left, right, autojunk=False).get_opcodes())
+    for kind, a, b, c, d in blocks:
+        if kind == "equal":
+            yield Stretch("both", "".join(left[a:b]), b - a)
+            continue
+        if b > a:
+            yield Stretch("first", "".join(left[a:b]), b - a)
+        if d > c:
+            yield Stretch("second", "".join(right[c:d]), d - c)
+
+
+# ------------------------------------------------------------------------------ shown
+
+
+def _head(found: Diff) -> str:
+    equal = sum(each.equal for each in found.outputs)
+    count = markup.counted(len(found.outputs), "output")
+    return f"{equal:,} of {count} alike" if found.outputs else "neither run has an output"
+
+
+def _title(each: Compared) -> str:
+    tokens = sum(stretch.tokens for stretch in each.stretches)
+    said = f"{each.kind} {each.name} ({each.path})"
+    if each.equal and each.kind == "select":
+        return f"= {said}: alike"
+    if each.equal:
+        return f"= {said}: {markup.counted(tokens, 'token')} alike"
+    return f"≠ {said} parts at token {each.parts}: {each.why}"
+
+
+def _lines(found: Diff, width: int) -> Iterator[str]:
+    yield from markup.wrapped(_head(found), width)
+    for setting in found.settings:
+        yield from markup.wrapped(f"· {markup.line(setting)[:300]}", width)
+    for each in found.outputs:
+        yield from markup.wrapped(markup.plain(_title(each)), width)
+        if not each.equal:
+            marks = {"both": "{}", "first": "{{-{}-}}", "second": "{{+{}+}}"}
+            shown = "".join(
+                [marks[s.side].format(markup.middle(s.text, SHOWN)) for s in each.stretches]
+            )
+            yield from markup.wrapped(markup.plain(shown), width, "  ")
+    if not found.equal:
+        yield from markup.wrapped("{-first run only-} {+second run only+}", width)
+
+
+def _page(found: Diff) -> Html:
+    sheet = markup.Sheet()
+    sheet.open("div", markup.PAGE)
+    sheet.add(element("div", element("b", _head(found))))
+    for setting in found.settings:
+        sheet.add(element("div", setting[:300], style=MUTED))
+    for each in found.outputs:
+        title = element("span", _title(each), style=CODE)
+        sheet.add(element("div", title, style="margin-top:6px"))
+        if each.equal:
+            continue
+        sheet.open("pre", markup.TEXT + ";padding:2px 0 2px 12px")
+        for stretch in each.stretches:
+            if not sheet.add(_marked(stretch)):
+                break
+        sheet.close()
+    if not found.equal:
+        legend = (_marked(Stretch(side, f"{side} run only", 1)) for side in ("first", "second"))
+        sheet.add(element("div", *[markup.joined((each, " ")) for each in legend], style=MUTED))
+    return sheet.end("print(lm.diff(…)) shows it")
+
+
+def _marked(stretch: Stretch) -> Html:
+    text = markup.escaped(markup.middle(stretch.text, SHOWN))
+    if stretch.side == "first":
+        return element("del", text, style=f"{tint(ORANGE, 0.3)};border-radius:3px")
+    if stretch.side == "second":
+        style = f"{tint(BLUE, 0.25)};text-decoration:underline;border-radius:3px"
+        return element("ins", text, style=style)
+    return text
