@@ -9,9 +9,11 @@ from lmlang.errors import ProgramError, ProgramTypeError, fresh, quote, with_con
 from lmlang.frontend import ir
 from lmlang.frontend.cursor import Cursor
 from lmlang.frontend.expression import Expression, as_expression
+from lmlang.frontend.race import Race, Steps, Vote
 from lmlang.protocol import Segment
 
 S = TypeVar("S")
+T = TypeVar("T")
 
 
 class Forks(Generic[S]):
@@ -116,12 +118,111 @@ class Forks(Generic[S]):
                 await cursor.run.wait_async(cursor.state.settled)
             self._bring(mode)
 
+    # ---------------------------------------------------------------- races
+
+    def first(self, k: int = 1, when: Callable[[S], object] | None = None) -> list[S]:
+        """The first ``k`` children that have run to their end, in the order in which they came.
+
+        Which ones these are depends on time. A child that failed does not count, unless fewer
+        than ``k`` are left without it. All others are cancelled; they cannot be joined any more.
+
+        Args:
+            k: How many to wait for.
+            when: A function of a child's state that says whether it counts; asked on this
+                thread, once for each child that has ended.
+
+        Returns:
+            The children; fewer than ``k`` where ``when`` held for no more.
+
+        Raises:
+            ProgramError: They have been joined, or ``k`` is out of range.
+            LMLangError: Fewer than ``k`` are found and a child has failed: the error of the
+                lowest one, ``.context.branch`` being its index.
+            Exception: What ``when`` raised; all that runs is cancelled.
+        """
+        return self._driven(self._race().first(k, when))
+
+    async def afirst(self, k: int = 1, when: Callable[[S], object] | None = None) -> list[S]:
+        """As `first`, in an ``async def`` program."""
+        return await self._driven_async(self._race().first(k, when))
+
+    def best(self, key: str | Callable[[S], Any]) -> S:
+        """The child with the largest key, once all have ended; of several the lowest one.
+
+        Children that failed are left out, unless all have.
+
+        Args:
+            key: A variable of the children, or a function of a child's state; keys are compared.
+
+        Raises:
+            ProgramError: They have been joined.
+            LMLangError: All children have failed: the error of the lowest one.
+            Exception: What ``key`` raised, or comparing what it gave.
+        """
+        return self._driven(self._race().best(key))
+
+    async def abest(self, key: str | Callable[[S], Any]) -> S:
+        """As `best`, in an ``async def`` program."""
+        return await self._driven_async(self._race().best(key))
+
+    def vote(self, name: str, stop_when_decided: bool = True) -> Vote:
+        """What most children say under ``name``; of several such values that of the lowest child.
+
+        A child that fails has no vote. Children that did not say what won are cancelled.
+
+        Args:
+            name: A variable of all children.
+            stop_when_decided: Wait only until no other value can win: the winner is the same.
+
+        Raises:
+            ProgramError: They have been joined.
+            CaptureError: Nothing in a child defines the variable.
+            LMLangError: All children have failed: the error of the lowest one.
+        """
+        return self._driven(self._race().vote(name, stop_when_decided))
+
+    async def avote(self, name: str, stop_when_decided: bool = True) -> Vote:
+        """As `vote`, in an ``async def`` program."""
+        return await self._driven_async(self._race().vote(name, stop_when_decided))
+
+    def _race(self) -> Race[S]:
+        with self._parent.here:
+            self._join_once()
+        return Race(self._parent, self._children, self._cursors)
+
+    def _driven(self, steps: Steps[T]) -> T:
+        run = self._parent.run
+        with self._parent.here:
+            try:
+                while True:
+                    run.wait(next(steps))
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            finally:
+                steps.close()
+
+    async def _driven_async(self, steps: Steps[T]) -> T:
+        run = self._parent.run
+        with self._parent.here:
+            try:
+                while True:
+                    await run.wait_async(next(steps))
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            finally:
+                steps.close()
+
     def _begin_join(self, mode: str) -> None:
         if mode not in ("gather_variable", "concate_and_append"):
             raise ProgramError(
                 f"mode={quote(str(mode))} is unknown: use 'gather_variable' or "
                 "'concate_and_append'."
             )
+        self._join_once()
+
+    def _join_once(self) -> None:
         if self._joined:
             raise ProgramError("these forks have been joined already: join once.")
         self._joined = True

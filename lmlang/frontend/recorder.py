@@ -297,7 +297,7 @@ class ProgramState:
 
         Whoever waits for it gets `Cancelled`; what was finished stays readable.
         """
-        self._cursor.run.cancel(self._cursor.state, Cancelled("the program was cancelled."))
+        self._cursor.run.cancel([self._state], Cancelled("the program was cancelled."))
 
     def usage(self) -> Usage:
         """Tokens of all operations of this run that have ended, those of forks included."""

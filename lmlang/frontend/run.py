@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -332,17 +332,18 @@ class Run:
         for handle in under_way:
             handle.cancel()
 
-    def cancel(self, state: State, error: BaseException) -> None:
-        """End what is under way in a state and in the forks below it; the root's is the run."""
-        if state is self.root and not self.finished:
+    def cancel(self, states: Sequence[State], error: BaseException) -> None:
+        """End what is under way in states and in the forks below them; the root's is the run."""
+        if self.root in states and not self.finished:
             self.abort(error)
             return
         with self.changed:
             busy = [
                 s
                 for s in self.states
-                if s.prefix.startswith(state.prefix) and s.error is None and not s.settled()
+                if s.error is None and not s.settled() and not above.isdisjoint(_line_of(s.prefix))
             ]
+        above = {state.prefix for state in states}
             for each in busy:
                 each.error, each.joined = stored(error), True
             under_way = [s.pending for s in busy if s.pending is not None]
@@ -356,6 +357,9 @@ class Run:
         """The parameters of the generation at ``path``, its length within what the run has left.
 
         Raises:
+    def depends(self, what: str) -> None:
+        """The program goes on by what only a run knows; in a trace that ends it."""
+
             BudgetExceeded: Nothing is left.
         """
         if self.max_program_tokens is None or params.max_tokens == 0:
@@ -401,5 +405,15 @@ def stored(error: BaseException) -> BaseException:
     An exception that is not ours is returned as it is, if readers everywhere can raise it.
     """
     error = raisable(error)
+def _line_of(prefix: str) -> list[str]:
+    """The prefixes of a state and of those it was forked from, the root's last."""
+    found = [prefix]
+    while prefix:
+        prefix = prefix[: prefix.rindex("/fork")]
+        prefix = prefix[: prefix.rfind("/") + 1]
+        found.append(prefix)
+    return found
+
+
     copied = fresh(error)
     return error if copied is error else copied.with_traceback(users_part(error.__traceback__))

@@ -226,4 +226,4 @@ def _leave(reader: Reader) -> None:
 
 def _cancel(reader: Reader) -> None:
     left = Cancelled("the reader of its stream left before the end.")
-    reader.run.cancel(reader.cursor.state, left)
+    reader.run.cancel([reader.cursor.state], left)

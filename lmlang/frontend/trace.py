@@ -198,6 +198,10 @@ class _TraceRun(Run):
         self.root = _TraceState(self, None, "", Phase.IDLE)
         self.states = [self.root]
 
+    def depends(self, what: str) -> None:
+        """End the static part."""
+        self.tracing.leave(f"{what} is known only in a run.")
+
 
 class _TraceState(State):
     """A state that executes nothing: its variables are settled when they are appended."""
