@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Literal, TypeAlias
 
 from lmlang.frontend.content import content_digest
@@ -372,6 +373,11 @@ class Program:
     def digest(self) -> str:
         """SHA-256 of the content, the same everywhere; equal programs have equal ones."""
         return content_digest((self.version, self))
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        # By its name: the printer is made of the nodes.
+        found: dict[str, str] = import_module("lmlang.frontend.view_program").bundle(self)
+        return found
 
     def __repr__(self) -> str:
         name, count = str(self.name)[:80], len(self.nodes or ())

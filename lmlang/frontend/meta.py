@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from lmlang import markup
 from lmlang.frontend.captures import Capture, captures
 from lmlang.frontend.choices import entropy, joint_logprobs, margin, softmax
 from lmlang.frontend.options import SILENT, Report
@@ -97,6 +98,14 @@ class Meta:
         shown = [(f.name, getattr(self, f.name)) for f in fields(self) if f.repr]
         said = [f"{name}={value!r}" for name, value in shown if value not in (None, (), {})]
         return f"Meta({', '.join(said)})"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        told = {f.name: getattr(self, f.name) for f in fields(self) if f.repr}
+        told = {name: value for name, value in told.items() if value not in (None, (), {})}
+        shown = [
+            (name, markup.line(markup.middle(repr(value), 600))) for name, value in told.items()
+        ]
+        return {"text/plain": repr(self), "text/html": str(markup.facts("metadata", shown))}
 
     @property
     def sampled_tokens(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lmlang import markup
 from lmlang.frontend import ir
 from lmlang.frontend.passes import prefix_and_rest
 from lmlang.frontend.printer import print_node
@@ -31,6 +32,12 @@ class Preview:
     complete: bool
     rest: tuple[str, ...]
     program: ir.Program
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        from lmlang.frontend.view_program import preview_page
+
+        shown = preview_page(self.prompt, self.token_ids, self.complete, self.rest, self.program)
+        return {"text/plain": markup.plain(str(self)), "text/html": str(shown)}
 
     def __str__(self) -> str:
         ids = self.token_ids

@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import Any
 
+from lmlang import markup
+
 GRAMMAR_BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 """Seconds that waits for constraints are sorted by."""
 
@@ -86,6 +88,10 @@ class Stats:
     """Time that requests have waited for their constraints."""
     grammar_waits: tuple[tuple[float, int], ...] = ()
     """Some times in seconds, and how many of these requests have waited no longer than that."""
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        rows = [(name, value.strip()) for name, value in map(str.split, str(self).splitlines())]
+        return {"text/plain": str(self), "text/html": str(markup.facts("runtime", rows))}
 
     def __str__(self) -> str:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
