@@ -36,7 +36,8 @@ typedef struct {
     size_t blocks, outputs;
 } Product;
 
-typedef void Rows(const Product *, size_t tile, size_t row, size_t rows);
+/* Of tiles first .. last-1 and rows row .. end-1. */
+typedef void Tiles(const Product *, size_t first, size_t last, size_t row, size_t end);
 
 /* A tile's sums to their places, the bias added; the last tile may be cut short. */
 static inline void store(const Product *p, size_t tile, size_t row, const float *sums) {
@@ -47,26 +48,27 @@ static inline void store(const Product *p, size_t tile, size_t row, const float 
 }
 
 /* Each number of rows up to AT_ONCE is compiled by itself, so that its sums stay in registers. */
-#define ROWS(NAME, FORM, BITS, DIGITS)                                             \
-    static void NAME(const Product *p, size_t tile, size_t row, size_t rows) {     \
-        for (; rows >= AT_ONCE; row += AT_ONCE, rows -= AT_ONCE)                   \
-            FORM(p, BITS, DIGITS, tile, row, AT_ONCE);                             \
-        switch (rows) {                                                            \
-            case 1: FORM(p, BITS, DIGITS, tile, row, 1); break;                    \
-            case 2: FORM(p, BITS, DIGITS, tile, row, 2); break;                    \
-            case 3: FORM(p, BITS, DIGITS, tile, row, 3); break;                    \
-            case 4: FORM(p, BITS, DIGITS, tile, row, 4); break;                    \
-            case 5: FORM(p, BITS, DIGITS, tile, row, 5); break;                    \
-            case 6: FORM(p, BITS, DIGITS, tile, row, 6); break;                    \
-            case 7: FORM(p, BITS, DIGITS, tile, row, 7); break;                    \
+#define ROWS(FORM, BITS, DIGITS, COUNT)                                            \
+    case COUNT: FORM(p, BITS, DIGITS, tile, row, COUNT); break;
+#define TILES(NAME, FORM, BITS, DIGITS)                                            \
+    static void NAME(const Product *p, size_t first, size_t last, size_t row, size_t end) { \
+        for (size_t some; row < end; row += some) {                                \
+            some = end - row < AT_ONCE ? end - row : AT_ONCE;                      \
+            for (size_t tile = first; tile < last; tile++)                         \
+                switch (some) {                                                    \
+                    ROWS(FORM, BITS, DIGITS, 1) ROWS(FORM, BITS, DIGITS, 2)        \
+                    ROWS(FORM, BITS, DIGITS, 3) ROWS(FORM, BITS, DIGITS, 4)        \
+                    ROWS(FORM, BITS, DIGITS, 5) ROWS(FORM, BITS, DIGITS, 6)        \
+                    ROWS(FORM, BITS, DIGITS, 7) ROWS(FORM, BITS, DIGITS, 8)        \
+                }                                                                  \
         }                                                                          \
     }
 #define ALL_ROWS(ATTRIBUTE, NAME, FORM)                                            \
-    ATTRIBUTE ROWS(NAME##_4_1, FORM, 4, 1)                                         \
-    ATTRIBUTE ROWS(NAME##_4_2, FORM, 4, 2)                                         \
-    ATTRIBUTE ROWS(NAME##_8_1, FORM, 8, 1)                                         \
-    ATTRIBUTE ROWS(NAME##_8_2, FORM, 8, 2)                                         \
-    static Rows *const NAME[2][2] = {{NAME##_4_1, NAME##_4_2}, {NAME##_8_1, NAME##_8_2}};
+    ATTRIBUTE TILES(NAME##_4_1, FORM, 4, 1)                                        \
+    ATTRIBUTE TILES(NAME##_4_2, FORM, 4, 2)                                        \
+    ATTRIBUTE TILES(NAME##_8_1, FORM, 8, 1)                                        \
+    ATTRIBUTE TILES(NAME##_8_2, FORM, 8, 2)                                        \
+    static Tiles *const NAME[2][2] = {{NAME##_4_1, NAME##_4_2}, {NAME##_8_1, NAME##_8_2}};
 
 /* ---------------------------------------------------------------------------------- portable */
 
@@ -139,140 +141,22 @@ static inline void tile_any(const Product *p, int bits, int digits, size_t tile,
     }
 }
 
-ALL_ROWS(, rows_any, tile_any)
+ALL_ROWS(, tiles_any, tile_any)
 
 #if defined(__x86_64__)
-#include <immintrin.h>
-
-#define WHOLE static inline __attribute__((always_inline))
-/* So that what is indexed by the loop lies in registers. */
-#define UNROLLED _Pragma("GCC unroll 8")
-
-static inline int four(const int8_t *x) {
-    int found;
-    memcpy(&found, x, 4);
-    return found;
-}
-
-/* ------------------------------------------------------------------------------ AVX-512 VNNI */
-#define VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")))
-
-VNNI WHOLE __m512 halves512(const uint8_t *at) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at));
-}
-
-VNNI WHOLE void tile512(const Product *p, int bits, int digits, size_t tile, size_t row,
-                         int rows) {
-    const uint8_t *w = p->weight + tile * p->blocks * (bits == 4 ? BYTES4 : BYTES8);
-    const __m512i low = _mm512_set1_epi8(15);
-    __m512 out[AT_ONCE];
-    UNROLLED for (int r = 0; r < rows; r++) out[r] = _mm512_setzero_ps();
-    for (size_t b = 0; b < p->blocks; b++) {
-        __m512i q[GROUPS];
-        __m512 d, m;
-        if (bits == 4) {
-            UNROLLED for (int i = 0; i < GROUPS; i += 2, w += 64) {
-                __m512i both = _mm512_loadu_si512(w);
-                q[i] = _mm512_and_si512(both, low);
-                q[i + 1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
-            }
-            d = halves512(w);
-            m = halves512(w + 32);
-            w += 64;
-        } else {
-            UNROLLED for (int i = 0; i < GROUPS; i++, w += 64) q[i] = _mm512_loadu_si512(w);
-            d = halves512(w);
-            m = _mm512_mul_ps(d, _mm512_set1_ps(-128.0f));
-            w += 32;
-        }
-        UNROLLED for (int r = 0; r < rows; r++) {
-            __m512i found = _mm512_setzero_si512();
-            UNROLLED for (int digit = 0; digit < digits; digit++) {
-                const int8_t *x = p->x + (((row + r) * digits + digit) * p->blocks + b) * CELL;
-                if (digit) found = _mm512_slli_epi32(found, 8);
-                UNROLLED for (int i = 0; i < GROUPS; i++)
-                    found = _mm512_dpbusd_epi32(found, q[i], _mm512_set1_epi32(four(x + 4 * i)));
-            }
-            size_t at = (row + r) * p->blocks + b;
-            __m512 factor = _mm512_mul_ps(d, _mm512_set1_ps(p->scale[at]));
-            out[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(p->sum[at]), out[r]);
-            out[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(found), factor, out[r]);
-        }
-    }
-    UNROLLED for (int r = 0; r < rows; r++) {
-        float sums[TILE];
-        _mm512_storeu_ps(sums, out[r]);
-        store(p, tile, row + r, sums);
-    }
-}
-
-ALL_ROWS(VNNI, rows512, tile512)
-
-/* -------------------------------------------------------------------------------------- AVX2 */
-#define AVX2 __attribute__((target("avx2,f16c,fma")))
-
-/* Sums of 8 outputs: numbers up to 15 leave the pairs' sums of a whole block in 16 bits. */
-AVX2 WHOLE __m256i dot256(const __m256i *q, const int8_t *x) {
-    __m256i sum = _mm256_setzero_si256();
-    for (int i = 0; i < GROUPS; i++)
-        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(q[i], _mm256_set1_epi32(four(x + 4 * i))));
-    return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
-}
-
-AVX2 WHOLE void tile256(const Product *p, int bits, int digits, size_t tile, size_t row,
-                         int rows) {
-    size_t bytes = bits == 4 ? BYTES4 : BYTES8;
-    const __m256i low = _mm256_set1_epi8(15);
-    float sums[AT_ONCE][TILE];
-    for (int part = 0; part < 2; part++) {
-        const uint8_t *w = p->weight + tile * p->blocks * bytes;
-        __m256 out[AT_ONCE];
-        UNROLLED for (int r = 0; r < rows; r++) out[r] = _mm256_setzero_ps();
-        for (size_t b = 0; b < p->blocks; b++, w += bytes) {
-            __m256i q[GROUPS], high[GROUPS]; /* of 8 bits, halves: each fits what dot256 can sum */
-            UNROLLED for (int i = 0; i < GROUPS; i++) {
-                const uint8_t *at = w + (bits == 4 ? i / 2 : i) * 64 + part * 32;
-                __m256i both = _mm256_loadu_si256((const __m256i *)at);
-                __m256i upper = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
-                q[i] = bits == 4 && i % 2 ? upper : _mm256_and_si256(both, low);
-                high[i] = upper;
-            }
-            const uint8_t *scales = w + bytes - (bits == 4 ? 64 : 32) + part * 16;
-            __m256 d = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)scales));
-            __m256 m = bits == 4 ? _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(scales + 32)))
-                                 : _mm256_mul_ps(d, _mm256_set1_ps(-128.0f));
-            UNROLLED for (int r = 0; r < rows; r++) {
-                __m256i found = _mm256_setzero_si256();
-                UNROLLED for (int digit = 0; digit < digits; digit++) {
-                    const int8_t *x = p->x + (((row + r) * digits + digit) * p->blocks + b) * CELL;
-                    found = _mm256_add_epi32(_mm256_slli_epi32(found, 8), dot256(q, x));
-                    if (bits == 8)
-                        found = _mm256_add_epi32(found, _mm256_slli_epi32(dot256(high, x), 4));
-                }
-                size_t at = (row + r) * p->blocks + b;
-                __m256 factor = _mm256_mul_ps(d, _mm256_set1_ps(p->scale[at]));
-                out[r] = _mm256_fmadd_ps(m, _mm256_set1_ps(p->sum[at]), out[r]);
-                out[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(found), factor, out[r]);
-            }
-        }
-        UNROLLED for (int r = 0; r < rows; r++) _mm256_storeu_ps(sums[r] + part * 8, out[r]);
-    }
-    for (int r = 0; r < rows; r++) store(p, tile, row + r, sums[r]);
-}
-
-ALL_ROWS(AVX2, rows256, tile256)
+#include "products_x86.h"
 #endif
 
 /* ---------------------------------------------------------------------------------- choosing */
 
-static Rows *chosen(int bits, int digits) {
+static Tiles *chosen(int bits, int digits) {
     int eight = bits == 8, two = digits == 2;
 #if defined(__x86_64__)
     if (lm_level() == LM_AVX512 && __builtin_cpu_supports("avx512vnni"))
-        return rows512[eight][two];
-    if (lm_level() >= LM_AVX2 && __builtin_cpu_supports("f16c")) return rows256[eight][two];
+        return tiles512[eight][two];
+    if (lm_level() >= LM_AVX2 && __builtin_cpu_supports("f16c")) return tiles256[eight][two];
 #endif
-    return rows_any[eight][two];
+    return tiles_any[eight][two];
 }
 
 typedef struct {
@@ -280,7 +164,7 @@ typedef struct {
     Product product;
     int8_t *x;
     float *scale, *sum;
-    Rows *run;
+    Tiles *run;
     int shares, tiles, chunk, taken;
 } work;
 
@@ -298,13 +182,10 @@ static void quantise_share(void *argument, int share) {
 static void multiply_share(void *argument, int share) {
     work *w = argument;
     (void)share;
-    int rows = w->given->rows, first;
+    int first;
     while ((first = __atomic_fetch_add(&w->taken, w->chunk, __ATOMIC_RELAXED)) < w->tiles) {
         int last = first + w->chunk < w->tiles ? first + w->chunk : w->tiles;
-        for (int row = 0; row < rows; row += AT_ONCE) /* some rows and tiles stay in the cache */
-            for (int tile = first; tile < last; tile++)
-                w->run(&w->product, (size_t)tile, (size_t)row,
-                       (size_t)(rows - row < AT_ONCE ? rows - row : AT_ONCE));
+        w->run(&w->product, (size_t)first, (size_t)last, 0, (size_t)w->given->rows);
     }
 }
 
