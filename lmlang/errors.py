@@ -15,6 +15,7 @@
     ├── Cancelled               somebody cancelled the work that was waited for
     ├── ModelError              a model cannot be found, read or run
     ├── BackendError            a backend failed to do what was asked (.retryable, .status)
+    ├── JournalError            a journal cannot be read, written or had for oneself
     └── WireError               what was read is not what lmlang writes, or a newer version of it
 
     BatchInterrupted            Ctrl-C in a batch; a KeyboardInterrupt with the finished rows
@@ -62,9 +63,17 @@ class LMLangError(Exception):
     """Base of all errors of this library.
 
     ``context`` says where in the user's program it arose; ``str()`` shows it below the message.
+    ``partial`` is what had been done of what it has ended: of a run its state, whose finished
+    variables can be read, of a batch its finished rows; None elsewhere, and in a copy that is
+    pickled.
     """
 
     context: ErrorContext | None = None
+    partial: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kept = {name: value for name, value in self.__dict__.items() if name != "partial"}
+        return type(self), self.args, kept
 
     def __str__(self) -> str:
         message = super().__str__()
@@ -161,6 +170,10 @@ class BackendError(LMLangError):
         self.status = status
 
 
+class JournalError(LMLangError):
+    """A batch's journal is none, is in use, of another version, or cannot be read or written."""
+
+
 class WireError(LMLangError):
     """What was read is not what lmlang writes, or of a version that this one does not know."""
 
@@ -213,6 +226,13 @@ def raisable(error: BaseException) -> BaseException:
     )
     told.__cause__ = error
     return told
+
+
+def with_partial(error: E, partial: object) -> E:
+    """Attach what had been done to a library error; returns it."""
+    if isinstance(error, LMLangError):
+        _set(error, partial=partial)
+    return error
 
 
 def note(error: BaseException, text: str) -> None:

@@ -52,7 +52,7 @@ class Call:
 
     def execute(self) -> ProgramState:
         """Run the body on this thread, wait for all it has begun; raises what failed."""
-        with Ending(self.run, self._deadline):
+        with Ending(self.run, self._deadline, self.state):
             value = self._body(self.state, *self._args, **self._kwargs)
             if inspect.iscoroutine(value):
                 value = self._drive(value)
@@ -65,7 +65,7 @@ class Call:
         """As `execute`, awaited; cancelling the task cancels the run."""
         if not inspect.iscoroutinefunction(self._body):
             return await self._execute_on_a_thread()
-        with Ending(self.run, self._deadline):
+        with Ending(self.run, self._deadline, self.state):
             body = self._body(self.state, *self._args, **self._kwargs)
             value = await until_ended(self.run, body)
             self._cursor.returned(value)

@@ -15,7 +15,14 @@ from collections.abc import Awaitable
 from types import TracebackType
 from typing import TypeVar
 
-from lmlang.errors import Cancelled, DeadlineExceeded, fresh, raisable, with_context
+from lmlang.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    fresh,
+    raisable,
+    with_context,
+    with_partial,
+)
 from lmlang.frontend.dispatcher import Alarm, dispatcher
 from lmlang.frontend.expression import hint_at_join
 from lmlang.frontend.run import Run
@@ -35,11 +42,13 @@ class Ending:
     Args:
         run: The run, which begins with the block.
         deadline: Seconds after which it is ended.
+        state: Its own state, which library errors that leave the block then lead to.
     """
 
-    def __init__(self, run: Run, deadline: float | None) -> None:
+    def __init__(self, run: Run, deadline: float | None, state: object = None) -> None:
         self._run = run
         self._deadline = deadline
+        self._state = state
         self._alarm: Alarm | None = None
 
     def __enter__(self) -> None:
@@ -68,6 +77,8 @@ class Ending:
             cancelled = Cancelled(f"the run was cancelled: its body was ended by {name}.")
             cancelled.__cause__ = error
             self._run.abort(cancelled)
+        if error is not None:
+            with_partial(error, self._state)
         if isinstance(self._run.backend, RunAware):  # after what was under way has been cancelled
             self._run.backend.end_run(self._run.id)
 

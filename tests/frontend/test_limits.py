@@ -1,4 +1,5 @@
 import asyncio
+import pickle
 import threading
 
 import pytest
@@ -282,3 +283,74 @@ def test_what_was_finished_within_the_budget_stays_readable():
     assert kept[0]["x"] == "ab"
     with pytest.raises(lm.BudgetExceeded):
         kept[0]["y"]
+
+
+# --------------------------------------------------------------------------------- partial
+
+
+@pytest.mark.parametrize("how", ["budget", "deadline"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_ends_a_run_has_what_was_done_by_then(how, is_async):
+    def begin(s):
+        s += "P" + lm.gen("first") + lm.gen("second")
+
+    def body(s):
+        begin(s)
+        s["set"] = 1
+        s.sync()
+
+    async def async_body(s):
+        begin(s)
+        s["set"] = 1
+        await s.adone()
+
+    backend = ScriptedBackend(["one", "two"], completes="when released")
+    program = lm.function(async_body if is_async else body)
+    limits = {"max_program_tokens": 5} if how == "budget" else {"deadline": 0.3}
+    expected = {"budget": lm.BudgetExceeded, "deadline": lm.DeadlineExceeded}[how]
+
+    def release():
+        backend.wait_for(1)
+        backend.release()
+        backend.wait_for(1)
+        if how == "budget":
+            backend.release()
+
+    hand = threading.Thread(target=release)
+    hand.start()
+
+    def run():
+        if is_async:
+            return asyncio.run(program.arun(backend=backend, **limits))
+        return program.run(backend=backend, **limits)
+
+    with backend, pytest.raises(expected) as e:
+        run()
+    hand.join()
+    partial = e.value.partial
+    assert partial["first"] == "one"
+    assert partial.usage().generated_tokens >= 4
+    with pytest.raises(expected):
+        partial["second"]
+    assert partial.run_log().operations[0].text == "one"
+    copied = pickle.loads(pickle.dumps(e.value))
+    assert type(copied) is expected
+    assert copied.partial is None
+    assert copied.context == e.value.context
+
+
+def test_the_outer_run_is_what_an_error_of_an_inner_one_tells_of():
+    @lm.function
+    def inner(s):
+        s += lm.gen("x")
+        raise lm.ProgramError("no")
+
+    @lm.function
+    def outer(s):
+        s += lm.gen("y")
+        s.sync()
+        inner()
+
+    with lm.use(ScriptedBackend(["a", "b"])), pytest.raises(lm.ProgramError) as e:
+        outer()
+    assert e.value.partial["y"] == "a"
