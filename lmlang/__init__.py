@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         GrammarDeadEnd,
         GrammarSyntaxError,
         GrammarTooLarge,
+        JournalError,
         LimitExceeded,
         LMLangError,
         ModelError,
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
         SchemaUnsupported,
         Unsatisfiable,
         WireError,
+    )
+    from lmlang.frontend.batch_result import (
+        BatchResult,
     )
     from lmlang.frontend.choices import (
         ChoicesDecision,
@@ -81,9 +85,6 @@ if TYPE_CHECKING:
     from lmlang.frontend.recorder import (
         ProgramState,
     )
-    from lmlang.frontend.rows import (
-        BatchResult,
-    )
     from lmlang.frontend.runlog import (
         RunLog,
     )
@@ -118,6 +119,7 @@ __all__ = [
     "GrammarDeadEnd",
     "GrammarSyntaxError",
     "GrammarTooLarge",
+    "JournalError",
     "LMLangError",
     "LimitExceeded",
     "Meta",
@@ -180,6 +182,7 @@ _ROOMS = {
         "GrammarDeadEnd",
         "GrammarSyntaxError",
         "GrammarTooLarge",
+        "JournalError",
         "LMLangError",
         "LimitExceeded",
         "ModelError",
@@ -196,6 +199,7 @@ _ROOMS = {
         "RuntimeEndpoint",
         "connect",
     ),
+    "frontend.batch_result": ("BatchResult",),
     "frontend.choices": (
         "ChoicesDecision",
         "greedy_token_selection",
@@ -231,7 +235,6 @@ _ROOMS = {
     "frontend.parser": ("parse_program",),
     "frontend.printer": ("print_program",),
     "frontend.recorder": ("ProgramState",),
-    "frontend.rows": ("BatchResult",),
     "frontend.runlog": ("RunLog",),
     "frontend.settings": (
         "get_server_info",

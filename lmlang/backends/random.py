@@ -118,7 +118,8 @@ class RandomBackend:
 
     def info(self) -> BackendInfo:
         """A backend without context limit."""
-        return BackendInfo(model="random", has_vision=self._vision)
+        said = f"random {self._seed}"
+        return BackendInfo(model="random", has_vision=self._vision, fingerprint=said)
 
     def flush_cache(self) -> None:
         """There is no cache."""

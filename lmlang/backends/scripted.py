@@ -76,6 +76,8 @@ class ScriptedBackend:
             released" by `release`, which is how a test delays an answer without sleeping.
         vision: Whether prompts may hold pictures.
         chunk: Tokens in one event of a stream; None: all of them.
+        fingerprint: What `info` tells of it, whatever the script is: of which model it takes the
+            place for a journal. None: it does not say.
 
     Attributes:
         requests: Everything asked for, in order of arrival.
@@ -91,6 +93,7 @@ class ScriptedBackend:
         completes: Completes = "at once",
         vision: bool = False,
         chunk: int | None = None,
+        fingerprint: str | None = "scripted",
     ) -> None:
         _check(scores, error)
         if completes not in ("at once", "on a thread", "when released"):
@@ -103,6 +106,7 @@ class ScriptedBackend:
         self._error = error
         self._completes = completes
         self._vision = vision
+        self._fingerprint = fingerprint
         self._chunk = None if chunk is None else limits.integer("chunk", chunk, 1, MOST)
         self._changed = threading.Condition()
         self._pending: deque[_Call] = deque()
@@ -154,7 +158,7 @@ class ScriptedBackend:
 
     def info(self) -> BackendInfo:
         """A backend without context limit."""
-        return BackendInfo(model="scripted", has_vision=self._vision)
+        return BackendInfo("scripted", has_vision=self._vision, fingerprint=self._fingerprint)
 
     def flush_cache(self) -> None:
         """There is no cache."""

@@ -11,17 +11,17 @@ import contextlib
 import sys
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from lmlang.errors import BatchInterrupted, Cancelled, fresh, raisable
+from lmlang.errors import BatchInterrupted, Cancelled, JournalError, fresh, raisable
 from lmlang.frontend import waiting
-from lmlang.frontend.call import Call
+from lmlang.frontend.batch_result import BatchResult
 from lmlang.frontend.progress import Progress
 from lmlang.frontend.recorder import ProgramState
-from lmlang.frontend.rows import BatchResult, OnError
+from lmlang.frontend.rows import OnError
 from lmlang.frontend.workers import Workers
 
 E = TypeVar("E", bound=BaseException)
@@ -33,15 +33,37 @@ PATIENCE = 1.0
 """Seconds that a lazy batch waits, when it is left, for rows that are in code of their own."""
 
 
+class RowCall(Protocol):
+    """One row on its way; executed once."""
+
+    @property
+    def state(self) -> ProgramState:
+        """The row's."""
+        ...
+
+    @property
+    def arguments(self) -> Mapping[str, object]:
+        """The program's, by their names."""
+        ...
+
+    def execute(self) -> ProgramState:
+        """Run it to its end on this thread; raises what failed."""
+        ...
+
+    def cancel(self) -> None:
+        """End it; from any thread."""
+        ...
+
+
 def execute(
-    calls: Sequence[Call], workers: int, on_error: OnError, progress: Progress
+    calls: Sequence[RowCall], workers: int, on_error: OnError, progress: Progress
 ) -> BatchResult:
     """Execute calls on worker threads; returns when no thread of them is left.
 
     Args:
         calls: One for each row.
         workers: Threads.
-        on_error: "raise" ends the batch with the first error.
+        on_error: "raise" ends the batch with the first error; a `JournalError` always does.
         progress: Told of every row that has ended.
 
     Raises:
@@ -50,7 +72,7 @@ def execute(
             failed before they could be cancelled); the finished rows are its ``.partial``.
     """
     if not calls:
-        return BatchResult((), ())
+        return BatchResult((), (), ())
     with progress:
         return _Batch(calls, on_error, progress).execute(workers)
 
@@ -58,7 +80,7 @@ def execute(
 class _Batch:
     """The rows of one batch on their way, and what stops them."""
 
-    def __init__(self, calls: Sequence[Call], on_error: OnError, progress: Progress) -> None:
+    def __init__(self, calls: Sequence[RowCall], on_error: OnError, progress: Progress) -> None:
         self._calls = calls
         self._on_error = on_error
         self._progress = progress
@@ -81,23 +103,25 @@ class _Batch:
         finally:
             pool.close()
         for _, error in sorted(self._errors.items()):
-            if self._on_error == "raise" or not isinstance(error, Exception):
+            if _ends(error, self._on_error):
                 raise _with_partial(error, self._partial())
-        return BatchResult([call.state for call in self._calls], range(len(self._calls)))
+        return _result(list(enumerate(self._calls)))
 
     def _row(self, index: int) -> None:
+        failed = True
         try:
             self._calls[index].execute()
+            failed = False
             with self._lock:
                 self._finished.add(index)
         except BaseException as error:
             with self._lock:
                 if not self._stopped or not isinstance(error, Cancelled):
                     self._errors[index] = error  # its own, and not that we cancelled it
-            if self._on_error == "raise" or not isinstance(error, Exception):
+            if _ends(error, self._on_error):
                 self._stop()
         finally:
-            self._progress.one_ended()
+            self._progress.one_ended(self._calls[index].state.usage(), failed)
 
     def _stop(self) -> None:
         with self._lock:
@@ -108,12 +132,11 @@ class _Batch:
             call.cancel()
 
     def _partial(self) -> BatchResult:
-        finished = sorted(self._finished)
-        return BatchResult([self._calls[index].state for index in finished], finished)
+        return _result([(index, self._calls[index]) for index in sorted(self._finished)])
 
 
 def lazily(
-    calls: Iterator[Call], workers: int, on_error: OnError, progress: Progress
+    calls: Iterator[RowCall], workers: int, on_error: OnError, progress: Progress
 ) -> Generator[ProgramState]:
     """The states of calls in their order, which are taken from ``calls`` as results are taken.
 
@@ -130,13 +153,13 @@ def lazily(
 
 
 def _lazily(
-    calls: Iterator[Call], workers: int, on_error: OnError, progress: Progress
+    calls: Iterator[RowCall], workers: int, on_error: OnError, progress: Progress
 ) -> Generator[ProgramState]:
     pool = Workers(workers)
-    window: deque[tuple[int, Call, Future[ProgramState]]] = deque()
+    window: deque[tuple[int, RowCall, Future[ProgramState]]] = deque()
     source = _Source(calls)
     index = 0
-    call: Call | None = None  # the last: an interrupt may come before it is in the window
+    call: RowCall | None = None  # the last: an interrupt may come before it is in the window
     try:
         while True:
             while len(window) < WINDOW * workers and (call := source.next()) is not None:
@@ -149,7 +172,7 @@ def _lazily(
             _wait([window[0][2]])
             _, call, future = window.popleft()
             error = future.exception()
-            if error is not None and (on_error == "raise" or not isinstance(error, Exception)):
+            if error is not None and _ends(error, on_error):
                 raise _with_partial(raisable(error), _finished(window))
             del future
             yield call.state
@@ -165,21 +188,24 @@ def _lazily(
             pool.close(PATIENCE)
 
 
-def _counted(call: Call, progress: Progress) -> ProgramState:
+def _counted(call: RowCall, progress: Progress) -> ProgramState:
+    failed = True
     try:
-        return call.execute()
+        state = call.execute()
+        failed = False
+        return state
     finally:
-        progress.one_ended()
+        progress.one_ended(call.state.usage(), failed)
 
 
 class _Source:
     """Calls one by one, and the error that ended them."""
 
-    def __init__(self, calls: Iterator[Call]) -> None:
+    def __init__(self, calls: Iterator[RowCall]) -> None:
         self._calls = calls
         self.error: Exception | None = None
 
-    def next(self) -> Call | None:
+    def next(self) -> RowCall | None:
         """The next, None where there is none."""
         try:
             return None if self.error is not None else next(self._calls, None)
@@ -195,20 +221,34 @@ def _wait(futures: Sequence[Future[Any]]) -> None:
             pass
 
 
-def _cancel(window: deque[tuple[int, Call, Future[ProgramState]]], last: Call | None) -> None:
+def _cancel(window: deque[tuple[int, RowCall, Future[ProgramState]]], last: RowCall | None) -> None:
     if last is not None:
         last.cancel()
     for _, call, _ in reversed(window):  # those that have not begun, before one makes room
         call.cancel()
 
 
-def _finished(window: deque[tuple[int, Call, Future[ProgramState]]]) -> BatchResult:
+def _finished(window: deque[tuple[int, RowCall, Future[ProgramState]]]) -> BatchResult:
     done = [
-        (index, call.state)
+        (index, call)
         for index, call, future in window
         if future.done() and not future.cancelled() and future.exception() is None
     ]
-    return BatchResult([state for _, state in done], [index for index, _ in done])
+    return _result(done)
+
+
+def _result(calls: Sequence[tuple[int, RowCall]]) -> BatchResult:
+    return BatchResult(
+        [call.state for _, call in calls],
+        [index for index, _ in calls],
+        [call.arguments for _, call in calls],
+    )
+
+
+def _ends(error: BaseException, on_error: OnError) -> bool:
+    """Whether the error of a row ends its batch."""
+    always = isinstance(error, JournalError) or not isinstance(error, Exception)
+    return always or on_error == "raise"
 
 
 def _interrupted(partial: BatchResult, begun: int) -> BatchInterrupted:

@@ -12,12 +12,13 @@ import contextlib
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from lmlang.errors import Cancelled, raisable
 from lmlang.frontend.cursor import Cursor
 from lmlang.frontend.ending import Ending, until_ended
+from lmlang.frontend.live import Live
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.run import Run
 from lmlang.frontend.waiting import refuse_in_async_body, stretch
@@ -32,6 +33,12 @@ class Call:
         args: Its positional arguments.
         kwargs: Its keyword arguments.
         deadline: Seconds after its start at which the run is ended.
+        arguments: By their names, for readers.
+        live: Whether the run is shown as it goes on.
+
+    Attributes:
+        before_end: Called when the body has returned, before the run ends; what it raises fails
+            the run. None: nothing is.
     """
 
     def __init__(
@@ -41,6 +48,8 @@ class Call:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         deadline: float | None = None,
+        arguments: Mapping[str, object] | None = None,
+        live: bool = False,
     ) -> None:
         self.run = run
         self._cursor = Cursor(run.root)
@@ -49,15 +58,20 @@ class Call:
         self._args = args
         self._kwargs = kwargs
         self._deadline = deadline
+        self._live = live
+        self.arguments: Mapping[str, object] = {} if arguments is None else arguments
+        self.before_end: Callable[[], None] | None = None
 
     def execute(self) -> ProgramState:
         """Run the body on this thread, wait for all it has begun; raises what failed."""
-        with Ending(self.run, self._deadline, self.state):
+        with self._shown(), Ending(self.run, self._deadline, self.state):
             value = self._body(self.state, *self._args, **self._kwargs)
             if inspect.iscoroutine(value):
                 value = self._drive(value)
             self._cursor.returned(value)
             self.run.value = value
+            if self.before_end is not None:
+                self.before_end()
             self.run.finish()
         return self.state
 
@@ -65,7 +79,7 @@ class Call:
         """As `execute`, awaited; cancelling the task cancels the run."""
         if not inspect.iscoroutinefunction(self._body):
             return await self._execute_on_a_thread()
-        with Ending(self.run, self._deadline, self.state):
+        with self._shown(), Ending(self.run, self._deadline, self.state):
             body = self._body(self.state, *self._args, **self._kwargs)
             value = await until_ended(self.run, body)
             self._cursor.returned(value)
@@ -81,6 +95,9 @@ class Call:
     def cancel(self) -> None:
         """End the run; whoever waits for it gets `Cancelled`. From any thread."""
         self.run.abort(Cancelled("the run was cancelled."))
+
+    def _shown(self) -> contextlib.AbstractContextManager[object]:
+        return Live(self.run) if self._live else contextlib.nullcontext()
 
     def _drive(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run the coroutine of an ``async def`` body on an event loop of its own."""

@@ -5,31 +5,23 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import os
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
-from lmlang import limits
 from lmlang.errors import ProgramError, ProgramTypeError, with_context
-from lmlang.frontend import batch, defaults, draws, ir, waiting
+from lmlang.frontend import defaults, draws, ir, waiting
 from lmlang.frontend.arguments import Arguments, meant, of_a_run
+from lmlang.frontend.batch_result import BatchResult
+from lmlang.frontend.batches import check_keywords, run_batch
 from lmlang.frontend.call import Call
 from lmlang.frontend.options import RUN_KEYWORDS, RunOptions
 from lmlang.frontend.passes import prefix
 from lmlang.frontend.preview import Preview, preview
-from lmlang.frontend.progress import Progress
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.recording import Recording
-from lmlang.frontend.rows import (
-    BatchResult,
-    OnError,
-    Row,
-    RowKeys,
-    checked_key,
-    checked_rows,
-    rows_of,
-    threads,
-)
+from lmlang.frontend.rows import OnError, Row, RowKeys
 from lmlang.frontend.run import Run
 from lmlang.frontend.stream import AsyncStream, Stream
 from lmlang.frontend.trace import parameters_of, trace
@@ -193,7 +185,8 @@ class Function(Generic[P, R]):
         generator_style: bool = False,
         on_error: OnError = "raise",
         key: Callable[[Any], object] | None = None,
-        journal: object = None,
+        journal: str | os.PathLike[str] | None = None,
+        version: str | None = None,
         **given: Any,
     ) -> BatchResult | Generator[ProgramState]:
         """Run the program once for each row, many at a time.
@@ -209,7 +202,12 @@ class Function(Generic[P, R]):
                 a row with wrong arguments.
             key: What a row's draws depend on; by default its arguments and, among equal rows,
                 its number.
-            journal: Not available in this version.
+            journal: The path of a file, made where there is none, that keeps every generation and
+                select as it ends: a batch that is run again with it, after whatever has ended the
+                one before, asks the model for what is new alone. Without ``seed`` its seed holds.
+            version: With a journal: rows that have ended under this version of the program are
+                taken from it whole, and the body is not run. A text of your own, another one
+                whenever the program has changed.
             **given: Keywords of the runs, as in `run`.
 
         Returns:
@@ -217,60 +215,36 @@ class Function(Generic[P, R]):
 
         Raises:
             ProgramError: An argument is wrong or not available in this version.
+            JournalError: The journal is none, is in use by another process, of another version, or
+                cannot be read or written; whatever ``on_error`` is, it ends the batch.
             BatchInterrupted: Ctrl-C; the finished rows are its ``.partial``. What runs on the
                 backend is cancelled; a row that is in code of its own, as in `time.sleep`, is
                 waited for until it next touches its state or returns.
             Exception: With on_error="raise", the error of a row.
         """
         waiting.refuse_in_async_body()
-        options = self._batch_options(on_error, journal, given)
-        found = rows_of(checked_rows(rows), self._arguments.bind, on_error, checked_key(key))
-        if limits.boolean("generator_style", generator_style):
-            workers, progress = threads(num_threads, None), Progress(progress_bar, None)
-            backend = defaults.resolve(options.backend)  # here, where `use` holds
-            calls = self._row_calls(found, backend, options)
-            return batch.lazily(calls, workers, on_error, progress)
-        listed = list(found)  # all are looked at before a backend is loaded for them
-        workers, progress = threads(num_threads, len(listed)), Progress(progress_bar, len(listed))
-        if not listed:
-            return BatchResult((), ())
-        backend = defaults.resolve(options.backend)
-        made = list(self._row_calls(listed, backend, options))
-        return batch.execute(made, workers, on_error, progress)
-
-    def _batch_options(
-        self, on_error: object, journal: object, given: dict[str, Any]
-    ) -> RunOptions:
-        if journal:
-            raise ProgramError(
-                "run_batch: journal is not available in this version of lmlang: leave it out."
-            )
-        if on_error not in ("raise", "return"):
-            raise ProgramError(f'run_batch: on_error={on_error!r} must be "raise" or "return".')
-        unknown = [name for name in given if not of_a_run(name)]
-        if unknown:
-            raise ProgramTypeError(
-                f"run_batch: unknown keyword {unknown[0]!r}{meant(unknown[0])}: arguments of the "
-                "program stand in the rows."
-            )
+        check_keywords(given)
         options = RunOptions.of(self._with(given))
-        if options.stream:
-            raise ProgramError(
-                "run_batch: stream=True: a batch returns finished states; with "
-                "generator_style=True each as soon as its turn is."
-            )
-        return options
+        return run_batch(
+            rows,
+            self._arguments.bind,
+            functools.partial(self._row_call, options),
+            options,
+            num_threads=num_threads,
+            progress_bar=progress_bar,
+            generator_style=generator_style,
+            on_error=on_error,
+            key=key,
+            journal=journal,
+            version=version,
+        )
 
-    def _row_calls(
-        self, rows: Iterable[Row], backend: Backend, options: RunOptions
-    ) -> Iterator[Call]:
-        seed = draws.fresh_seed() if options.seed is None else options.seed
+    def _row_call(self, options: RunOptions, backend: Backend, row: Row, seed: int) -> Call:
         nothing = inspect.BoundArguments(self._arguments.signature, OrderedDict())
-        for row in rows:
-            call = self._call(row.arguments or nothing, backend, options, seed, row.key)
-            if row.error is not None:
-                call.run.abort(with_context(row.error, program=self.__name__))
-            yield call
+        call = self._call(row.arguments or nothing, backend, options, seed, row.key)
+        if row.error is not None:
+            call.run.abort(with_context(row.error, program=self.__name__))
+        return call
 
     def options(self, **given: Any) -> Function[P, R]:
         """The same program with other keywords for its runs, as in ``f.options(temperature=0)``.
@@ -381,7 +355,8 @@ class Function(Generic[P, R]):
             from lmlang.frontend.ship import ship  # which loads the wire
 
             ship(run, options.deadline)
-        return Call(run, self._whole_body(), bound.args, bound.kwargs, options.deadline)
+        body, named = self._whole_body(), bound.arguments
+        return Call(run, body, bound.args, bound.kwargs, options.deadline, named)
 
     def _whole_body(self) -> Callable[..., R]:
         """The function from its state on."""

@@ -1,51 +1,24 @@
-"""Rows of a batch: their arguments, their keys, and the states that come of them."""
+"""Rows of a batch: their arguments and their keys."""
 
 from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 from lmlang import limits
 from lmlang.errors import ProgramError, ProgramTypeError, an, note, quote, raisable
 from lmlang.frontend import draws
-from lmlang.frontend.recorder import ProgramState
 
 AUTO_THREADS = 64
 """Rows in flight with num_threads="auto": what a runtime batches well; a thread costs little."""
 MAX_THREADS = 1_024
 
 OnError = Literal["raise", "return"]
-
-
-class BatchResult(Sequence[ProgramState]):
-    """The states of a batch in the order of its rows.
-
-    Attributes:
-        indices: The row number of each state: all rows, or the finished ones in ``.partial``.
-    """
-
-    def __init__(self, states: Sequence[ProgramState], indices: Sequence[int]) -> None:
-        self._states = tuple(states)
-        self.indices = tuple(indices)
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    @overload
-    def __getitem__(self, index: int) -> ProgramState: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[ProgramState]: ...
-    def __getitem__(self, index: int | slice) -> ProgramState | Sequence[ProgramState]:
-        try:
-            return self._states[index]
-        except IndexError:
-            raise IndexError(f"row {index} of a batch of {len(self):,}, counted from 0") from None
-
-    def __repr__(self) -> str:
-        return f"<BatchResult of {len(self)} rows>"
+Bind = Callable[[tuple[Any, ...], dict[str, Any], str], inspect.BoundArguments]
+"""Binds arguments and keywords; the text begins the message of what is wrong with them."""
 
 
 def row_arguments(index: int, row: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -85,14 +58,22 @@ class RowKeys:
     """Gives rows their keys, in their order.
 
     A key is that of ``key(row)``, else of the arguments and how often they came before;
-    arguments without canonical form have the row's index.
+    arguments without canonical form have the row's index, or are refused where rows are to be
+    found again.
+
+    Args:
+        key: As of `Function.run_batch`.
+        lasting: Whether rows are to be found again by their keys.
     """
 
-    def __init__(self, key: Callable[[Any], object] | None = None) -> None:
+    def __init__(
+        self, key: Callable[[Any], object] | None = None, *, lasting: bool = False
+    ) -> None:
         self._key = key
+        self._lasting = lasting
         self._seen: Counter[bytes] = Counter()
 
-    def next(self, index: int, row: object, arguments: object) -> bytes:
+    def next(self, index: int, row: object, arguments: Mapping[str, object]) -> bytes:
         """The key of the next row, which has this index."""
         if self._key is not None:
             try:
@@ -107,6 +88,8 @@ class RowKeys:
         try:
             body = draws.digest(arguments)
         except draws.NoCanonicalForm:
+            if self._lasting:
+                raise _not_found_again(index, arguments) from None
             return draws.numbered("index", b"", index)
         self._seen[body] += 1
         return draws.numbered("arguments", body, self._seen[body] - 1)
@@ -129,16 +112,20 @@ class Row:
 
 def rows_of(
     rows: Iterable[object],
-    bind: Callable[[tuple[Any, ...], dict[str, Any], str], inspect.BoundArguments],
+    bind: Bind,
     on_error: OnError,
     key: Callable[[Any], object] | None,
+    *,
+    lasting: bool = False,
 ) -> Iterator[Row]:
     """Rows with their arguments and keys; with on_error="return" wrong ones have their error.
+
+    ``lasting`` is that of `RowKeys`.
 
     Raises:
         Exception: With on_error="raise", what is wrong with a row.
     """
-    keys = RowKeys(key)
+    keys = RowKeys(key, lasting=lasting)
     for index, row in enumerate(rows):
         try:
             bound = bind(*row_arguments(index, row), f"row {index}: ")
@@ -148,6 +135,20 @@ def rows_of(
                 raise
             found = Row(None, draws.numbered("index", b"", index), error)
         yield found
+
+
+def _not_found_again(index: int, arguments: Mapping[str, object]) -> ProgramTypeError:
+    """What to raise where a row cannot be found again by its arguments; names the one to blame."""
+    for name, value in arguments.items():
+        try:
+            draws.digest(value)
+        except draws.NoCanonicalForm as error:
+            return ProgramTypeError(
+                f"row {index}: the argument {quote(name)} cannot be a part of the key by which a "
+                f"journal finds the row again: {error}. Give plain values, or key=… a function of "
+                'the row, as in key=lambda row: row["id"].'
+            )
+    return ProgramTypeError(f"row {index} has arguments that are nested too deep for a journal.")
 
 
 def _given_key(index: int, value: object) -> bytes:

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum
 from time import perf_counter, time
+from typing import Any
 
 from lmlang.errors import BudgetExceeded, fresh, raisable
 from lmlang.frontend import ir, waiting
@@ -24,7 +25,9 @@ from lmlang.frontend.meta import Meta
 from lmlang.frontend.options import GenDefaults
 from lmlang.frontend.record import Record
 from lmlang.frontend.recording import Recording
+from lmlang.frontend.reuse import Reused
 from lmlang.frontend.ringing import Ringing
+from lmlang.frontend.runlog import RunLog
 from lmlang.frontend.samples import Samples
 from lmlang.frontend.source import users_part
 from lmlang.protocol import (
@@ -53,10 +56,13 @@ class Variable:
     """One variable of one state: a place that is settled once, with a value or an error.
 
     ``text`` is what a generation, select or scope wrote, None where the program set the value.
-    ``handle`` is what is under way for it, ``span`` where a scope lies; both are for streams.
+    ``handle`` is what is under way for it, ``span`` where a scope lies, ``asked`` the type of its
+    value (None: it has none); they are for streams.
     """
 
-    __slots__ = ("error", "handle", "meta", "name", "scope", "settled", "span", "text", "value")
+    __slots__ = (
+        "asked", "error", "handle", "meta", "name", "scope", "settled", "span", "text", "value"
+    )  # fmt: skip
 
     def __init__(self, name: str, scope: bool = False) -> None:
         self.name = name
@@ -68,6 +74,7 @@ class Variable:
         self.error: BaseException | None = None
         self.handle: Handle | None = None
         self.span: Span | None = None
+        self.asked: Any = None
 
 
 @dataclass(slots=True, eq=False)
@@ -192,6 +199,8 @@ class Run:
         finished: Whether it has come to its end.
         value: What its function returned.
         usage: Tokens of what has ended.
+        reused: What of it came from a journal.
+        kept_log: The log of the run that a journal has kept, where this one is taken from it.
         records: What the run log tells of, in program order.
         began: When it began, by the wall clock; ``started`` by `perf_counter`.
         stopped: When it ended, by `perf_counter`.
@@ -221,6 +230,8 @@ class Run:
         self.finished = False
         self.value: object = None
         self.usage = Usage()
+        self.reused = Reused()
+        self.kept_log: RunLog | None = None
         self.root = State(self, None, "", Phase.IDLE)
         self.states = [self.root]
         self.records: list[Record] = []
@@ -337,13 +348,13 @@ class Run:
         if self.root in states and not self.finished:
             self.abort(error)
             return
+        above = {state.prefix for state in states}
         with self.changed:
             busy = [
                 s
                 for s in self.states
                 if s.error is None and not s.settled() and not above.isdisjoint(_line_of(s.prefix))
             ]
-        above = {state.prefix for state in states}
             for each in busy:
                 each.error, each.joined = stored(error), True
             under_way = [s.pending for s in busy if s.pending is not None]
@@ -351,15 +362,15 @@ class Run:
         for handle in under_way:
             handle.cancel()
 
+    def depends(self, what: str) -> None:
+        """The program goes on by what only a run knows; in a trace that ends it."""
+
     # ---------------------------------------------------------------- max_program_tokens
 
     def within_budget(self, path: str, params: SamplingParams) -> SamplingParams:
         """The parameters of the generation at ``path``, its length within what the run has left.
 
         Raises:
-    def depends(self, what: str) -> None:
-        """The program goes on by what only a run knows; in a trace that ends it."""
-
             BudgetExceeded: Nothing is left.
         """
         if self.max_program_tokens is None or params.max_tokens == 0:
@@ -399,12 +410,6 @@ class Run:
         )
 
 
-def stored(error: BaseException) -> BaseException:
-    """A copy of a library error to be kept for readers, with the user's lines of its traceback.
-
-    An exception that is not ours is returned as it is, if readers everywhere can raise it.
-    """
-    error = raisable(error)
 def _line_of(prefix: str) -> list[str]:
     """The prefixes of a state and of those it was forked from, the root's last."""
     found = [prefix]
@@ -415,5 +420,11 @@ def _line_of(prefix: str) -> list[str]:
     return found
 
 
+def stored(error: BaseException) -> BaseException:
+    """A copy of a library error to be kept for readers, with the user's lines of its traceback.
+
+    An exception that is not ours is returned as it is, if readers everywhere can raise it.
+    """
+    error = raisable(error)
     copied = fresh(error)
     return error if copied is error else copied.with_traceback(users_part(error.__traceback__))

@@ -28,6 +28,9 @@ class BackendInfo:
             where unknown.
         kernels: What computes it, for people; None where unknown.
         adapters: Names that requests may give as their ``lora``, sorted, where they are known.
+        fingerprint: The same wherever the same requests have the same answers: it stands for the
+            weights and how they are kept, the tokenizer and the template. None: not known.
+        adapter_fingerprints: Those of ``adapters``, in their order.
     """
 
     model: str
@@ -39,6 +42,8 @@ class BackendInfo:
     implementation: str | None = None
     kernels: str | None = None
     adapters: tuple[str, ...] = ()
+    fingerprint: str | None = None
+    adapter_fingerprints: tuple[str, ...] = ()
 
 
 class Backend(Protocol):

@@ -42,6 +42,7 @@ from lmlang.runtime.chat_tools import joined_ids
 from lmlang.runtime.config import RuntimeConfig
 from lmlang.runtime.constraints import Constrained
 from lmlang.runtime.engine import Engine
+from lmlang.runtime.fingerprint import of_adapters, of_runtime
 from lmlang.runtime.loop import EngineLoop
 from lmlang.runtime.metrics import Stats
 from lmlang.runtime.models.causal import CausalLM
@@ -171,6 +172,8 @@ class Runtime:
         self._compiler = parts.compiler
         self._grammars = parts.grammars
         self._engine = parts.engine
+        self._fingerprint = of_runtime(opened.files, opened.template.source, config.kv_dtype)
+        self._adapter_fingerprints = of_adapters(config.lora)
         # Not a bound method of self: the finalizer must not keep the Runtime alive.
         self._finalizer = weakref.finalize(self, _stop, self._engine, self._compiler)
 
@@ -318,6 +321,8 @@ class Runtime:
             implementation=self._opened.implementation,
             kernels=kernels_of(torch.empty(0, device=self._opened.model.device)),
             adapters=self._intake.loras,
+            fingerprint=self._fingerprint,
+            adapter_fingerprints=self._adapter_fingerprints,
         )
 
     def flush_cache(self) -> None:

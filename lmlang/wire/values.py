@@ -325,5 +325,7 @@ INFO = short_record(
         "implementation": optional(TEXT),
         "kernels": optional(TEXT),
         "adapters": _TEXTS,
+        "fingerprint": optional(TEXT),
+        "adapter_fingerprints": _TEXTS,
     },
 )

@@ -44,7 +44,8 @@ PROGRAMS = {
     "a lazy batch that waits for a backend": """
         backend = ScriptedBackend(completes="when released")
         rows = waiting.run_batch(many, backend=backend, generator_style=True)
-        threading.Thread(target=lambda: (backend.wait_for(64), backend.release())).start()
+        work = lambda: (backend.wait_for(64), [backend.release() for _ in range(64)])
+        threading.Thread(target=work).start()  # the first row is one of these
         next(rows)
     """,
     "an eager batch on a daemon thread": """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -17,6 +17,7 @@ from lmlang.kernels.forms import form_of
 from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.chat_templates import resolve_chat_template
 from lmlang.runtime.device import CPU, check_room, launching_on
+from lmlang.runtime.fingerprint import combined, of_files
 from lmlang.runtime.models.causal import CausalLM
 from lmlang.runtime.models.fetch import find_embedded_model, model_file
 from lmlang.runtime.models.gguf_blocks import is_quantised
@@ -45,12 +46,14 @@ class OpenedModel:
         model: The weights.
         tokenizer: Its tokenizer.
         template: Its chat template, or the plain one.
+        files: The fingerprint of its files and of how its weights are kept; None: it has no files.
     """
 
     name: str
     model: CausalLM
     tokenizer: Tokenizer
     template: ChatTemplate
+    files: str | None = None
 
     @property
     def implementation(self) -> str:
@@ -64,7 +67,7 @@ class OpenedModel:
             ProgramError: There is no such template, or it is no valid Jinja.
         """
         template = _template(resolve_chat_template(spec), self.tokenizer, given=True)
-        return OpenedModel(self.name, self.model, self.tokenizer, template)
+        return replace(self, template=template)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,8 @@ def open_model(
         if found is None:
             load = _load_folder if path.is_dir() else _load_gguf
             with launching_on(device):  # as what looks at a model there does
-                found = _opened[key] = load(path, str(name), how)
+                files = combined(of_files(path, READ), str(how.dtype), how.quantize)
+                found = _opened[key] = replace(load(path, str(name), how), files=files)
         return found
 
 

@@ -1,0 +1,230 @@
+"""The result of a batch as a table: plain text of 80 columns, dicts, pandas and Arrow.
+
+row  country  city   error                  arguments, then variables, then what went wrong
+0    France   Paris
+1    Oz              KeyError: 'Oz'
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
+
+from lmlang.errors import LMLangError, ProgramError, ProgramTypeError, quote
+from lmlang.frontend.literals import quoted
+from lmlang.frontend.recorder import ProgramState
+from lmlang.frontend.reuse import BatchUsage
+from lmlang.frontend.variables import variables_of
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+_UNNAMED = re.compile(r"_[0-9]+")
+_WIDTH = 80
+_MOST_ROWS = 20
+"""Rows of the text; of more, the first and the last."""
+_LEAST = 6
+"""Characters of the narrowest column that is cut."""
+_ALIKE = (int, float, str, bool)
+"""Types of which pandas has columns."""
+
+
+class Batch(Protocol):
+    """What is shown: a `BatchResult`."""
+
+    indices: tuple[int, ...]
+    arguments: tuple[Mapping[str, object], ...]
+
+    @property
+    def errors(self) -> dict[int, BaseException]:
+        """By the rows' numbers."""
+        ...
+
+    @property
+    def usage(self) -> BatchUsage:
+        """Of all rows."""
+        ...
+
+    def __iter__(self) -> Iterator[ProgramState]: ...
+    def __len__(self) -> int: ...
+
+
+def dicts(result: Batch) -> list[dict[str, Any]]:
+    """A dict for each row (see `BatchResult.to_dicts`); all have the same keys."""
+    table = columns(result)
+    return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+
+
+def columns(result: Batch) -> dict[str, list[Any]]:
+    """The values of each column, one for each row: arguments, variables, error."""
+    rows = [
+        dict(arguments) | _named(variables_of(state))
+        for state, arguments in zip(result, result.arguments, strict=True)
+    ]
+    names = list(dict.fromkeys([*chain(*result.arguments), *chain(*rows)]))
+    found: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in names}
+    failures = result.errors
+    found["row_error" if "error" in found else "error"] = [
+        _failure(failures[index]) if index in failures else None for index in result.indices
+    ]
+    return found
+
+
+def _named(variables: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in variables.items() if not _UNNAMED.fullmatch(name)}
+
+
+def _failure(error: BaseException) -> str:
+    # Without the context of our own errors: a cell has one line.
+    try:
+        message = Exception.__str__(error) if isinstance(error, LMLangError) else str(error)
+    except Exception:
+        message = "(its message cannot be read)"
+    return f"{type(error).__name__}: {message}"
+
+
+# ------------------------------------------------------------------------------ pandas
+
+
+def to_pandas(result: Batch) -> pandas.DataFrame:
+    """A DataFrame (see `BatchResult.to_pandas`)."""
+    try:
+        import pandas
+    except ImportError:
+        raise _missing("pandas", "to_pandas()") from None
+    index = list(result.indices)
+    made = {name: _series(pandas, values, index) for name, values in columns(result).items()}
+    return pandas.DataFrame(made, index=index)
+
+
+def _series(pandas: Any, values: list[Any], index: list[int]) -> Any:
+    """A column; of objects, unless all are of one plain type and fit one."""
+    kinds = {type(value) for value in values}
+    if len(kinds) == 1 and kinds <= set(_ALIKE):
+        try:
+            return pandas.Series(values, index)
+        except OverflowError:  # an integer of more than 64 bits
+            pass
+    return pandas.Series(values, index, dtype=object)
+
+
+# ------------------------------------------------------------------------------ Arrow
+
+
+def to_arrow(result: Batch) -> pyarrow.Table:
+    """An Arrow table (see `BatchResult.to_arrow`)."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise _missing("pyarrow", "to_arrow()") from None
+    made: dict[str, Any] = {}
+    for name, values in columns(result).items():
+        try:
+            made[name] = pyarrow.array([_plain(value) for value in values])
+        except (pyarrow.ArrowException, OverflowError) as error:
+            kinds = sorted({type(value).__name__ for value in values if value is not None})
+            raise ProgramTypeError(
+                f"the column {quote(name)} has values of {', '.join(kinds[:8])}, which Arrow has "
+                f"in no one column ({quote(str(error))[1:-1]}): take to_dicts() or to_pandas()."
+            ) from None
+    return pyarrow.table(made)
+
+
+def _plain(value: Any) -> Any:
+    """A value in the types that Arrow has."""
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if isinstance(value, UUID):
+        return str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    fields = getattr(type(value), "__pydantic_fields__", None)
+    if isinstance(fields, dict):
+        return {name: _plain(getattr(value, name)) for name in fields}
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _missing(package: str, call: str) -> ProgramError:
+    return ProgramError(
+        f"{call} needs {package}, which is not installed: pip install 'lmlang[tables]', or take "
+        "to_dicts()."
+    )
+
+
+# ------------------------------------------------------------------------------ text
+
+
+def text(result: Batch) -> str:
+    """The table for people: a line of counts, then rows, cut to 80 columns."""
+    table = {"row": list(result.indices), **columns(result)}
+    if not result.errors:
+        del table[next(reversed(table))]
+    rows = list(zip(*table.values(), strict=True))
+    left = 0
+    if len(rows) > _MOST_ROWS:
+        left = len(rows) - _MOST_ROWS
+        half = _MOST_ROWS // 2
+        rows = [*rows[:half], *rows[-half:]]
+    lines = [[_cell(name) for name in table], *[[_cell(value) for value in row] for row in rows]]
+    shown = list(_aligned(lines))
+    if left:
+        shown.insert(1 + _MOST_ROWS // 2, f"… {left:,} more rows")
+    return "\n".join([head(result), *shown])
+
+
+def head(result: Batch) -> str:
+    """The counts of a batch on one line."""
+    usage, failed = result.usage, len(result.errors)
+    parts = [f"{len(result):,} row{'' if len(result) == 1 else 's'}"]
+    if failed:
+        parts.append(f"{failed:,} failed")
+    parts.append(f"{usage.prompt_tokens:,} prompt tokens ({usage.cached_tokens:,} cached)")
+    parts.append(f"{usage.generated_tokens:,} generated")
+    if usage.scored_tokens:
+        parts.append(f"{usage.scored_tokens:,} scored")
+    had = reuse(usage)
+    return ", ".join([*parts, had] if had else parts)
+
+
+def reuse(usage: BatchUsage) -> str:
+    """What a journal had of a batch; "" where that is nothing."""
+    if usage.reused_rows:
+        return f"{usage.reused_rows:,} rows ({usage.reused_tokens:,} tokens) from the journal"
+    if usage.reused_generations:
+        had = f"{usage.reused_generations:,} generations ({usage.reused_tokens:,} tokens)"
+        return f"{had} from the journal"
+    return ""
+
+
+def _cell(value: object) -> str:
+    """A value on one line, with everything escaped that a line cannot show."""
+    if value is None:
+        return ""
+    try:
+        shown = value if isinstance(value, str) else str(value)
+    except Exception:
+        shown = f"<{type(value).__name__}>"
+    return quoted(shown[: 4 * _WIDTH])[1:-1]
+
+
+def _aligned(lines: list[list[str]]) -> Iterable[str]:
+    """Lines of cells as columns; the widest are cut until a line fits."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    while sum(widths) + 2 * (len(widths) - 1) > _WIDTH and max(widths) > _LEAST:
+        widths[widths.index(max(widths))] -= 1
+    for line in lines:
+        cells = [
+            cell.ljust(width) if len(cell) <= width else cell[: width - 1] + "…"
+            for cell, width in zip(line, widths, strict=True)
+        ]
+        yield "  ".join(cells).rstrip()

@@ -1,0 +1,165 @@
+"""The one thread that writes a journal: what waits is written together, then told to who waits.
+
+put ──> queue ──> BEGIN, INSERT …, COMMIT ──> then(None)      on disk before anybody hears of it
+                                       └────> then(error)     and nothing is written after that
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from lmlang.errors import JournalError, fresh, quote
+
+TOGETHER = 512
+"""Pieces that one transaction has at most."""
+
+_log = logging.getLogger("lmlang")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    statement: str
+    key: bytes
+    value: str
+    then: Callable[[BaseException | None], None]
+
+
+class Writer:
+    """Writes one journal. Thread-safe.
+
+    Args:
+        path: Of its file.
+        connection: Of its own: nobody else uses it.
+
+    Attributes:
+        failure: Why nothing can be written any more.
+    """
+
+    def __init__(self, path: str, connection: sqlite3.Connection) -> None:
+        self._path = path
+        self._file = os.stat(path)
+        self._connection = connection
+        self._queue: queue.SimpleQueue[_Piece | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.failure: BaseException | None = None
+
+    def put(
+        self,
+        statement: str,
+        key: bytes,
+        value: str,
+        then: Callable[[BaseException | None], None],
+    ) -> None:
+        """Have it written; ``then`` is called on the writer's thread, with what went wrong.
+
+        After `close` nothing is written, and ``then(None)`` is called at once: whoever asked for
+        it has left.
+        """
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._queue.put(_Piece(statement, key, value, then))
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._loop, name="lmlang-journal", daemon=True
+                    )
+                    self._thread.start()
+        if closed:
+            then(None)
+
+    def put_now(self, statement: str, key: bytes, value: str) -> None:
+        """Have it written and wait for that; raises what went wrong."""
+        written: Future[None] = Future()
+
+        def then(error: BaseException | None) -> None:
+            if error is None:
+                written.set_result(None)
+            else:
+                written.set_exception(error)
+
+        self.put(statement, key, value, then)
+        try:
+            written.result()
+        except JournalError as error:
+            raise fresh(error) from None
+
+    def close(self) -> None:
+        """Write what waits and end. At the interpreter's exit there is no thread to wait for."""
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                self._queue.put(None)
+        if thread is not None and not sys.is_finalizing():
+            thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            pieces = [self._queue.get()]
+            with contextlib.suppress(queue.Empty):
+                while len(pieces) < TOGETHER:
+                    pieces.append(self._queue.get_nowait())
+            there = [piece for piece in pieces if piece is not None]
+            if there and self.failure is None:
+                self.failure = self._written(there)
+            for piece in there:
+                self._tell(piece)
+            if len(there) < len(pieces):
+                return
+
+    def _written(self, pieces: list[_Piece]) -> BaseException | None:
+        """Write pieces; what went wrong."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for piece in pieces:
+                self._connection.execute(piece.statement, (piece.key, piece.value))
+            self._connection.execute("COMMIT")
+            if not os.path.samestat(self._file, os.stat(self._path)):
+                raise FileNotFoundError
+        except FileNotFoundError:
+            return JournalError(
+                f"the journal {quote(self._path)} was deleted or replaced while it was being "
+                "written: what came last is lost; run the batch again with a journal that stays."
+            )
+        except sqlite3.Error as error:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+            return journal_error(self._path, error)
+        except BaseException as error:  # whatever it is, whoever waits must hear of it
+            return error
+        return None
+
+    def _tell(self, piece: _Piece) -> None:
+        try:
+            piece.then(self.failure)
+        except Exception:
+            _log.exception("a callback of a journal raised")
+
+
+def journal_error(path: str, error: sqlite3.Error) -> JournalError:
+    """What SQLite says of a journal, with its mend."""
+    said = str(error)
+    told = next((mend for words, mend in _MENDS if words in said), "look at its disk")
+    return JournalError(f"the journal {quote(path)}: {said}: {told}.")
+
+
+_MENDS = (
+    ("disk is full", "make room and run the batch again; what had been written stays"),
+    ("readonly", "make the file and its folder writable, or give another file"),
+    ("unable to open", "make the file and its folder writable, or give another file"),
+    ("locked", "another program is writing it: close that, or give another file"),
+    ("malformed", "the file is damaged: give another one"),
+    ("not a database", "it is no journal: give another file"),
+)
+"""What SQLite says, and what helps."""
