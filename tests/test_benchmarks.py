@@ -167,7 +167,7 @@ def test_serving_gives_the_same_texts_to_clients_as_to_threads(model: Path) -> N
         assert result["tokens"] == 4 * result["requests"] > 0
         for name in ("first", "between", "whole"):
             assert 0 <= result[name]["p50"] <= result[name]["p99"]
-        assert result["whole"]["p50"] > result["first"]["p50"] > 0
+        assert result["whole"]["p50"] >= result["first"]["p50"] > 0
     ours, served = results[2:4]
     gain = served["tokens_per_second"] / ours["tokens_per_second"]
     assert value["overhead"] == pytest.approx(1 - gain, abs=0.002)
