@@ -183,9 +183,9 @@ TABLE_STYLE = "border-collapse:collapse;margin:4px 0;font-size:13px"
 ROW = "border-bottom:1px solid rgba(128,128,128,.3)"
 LEFT, RIGHT = "text-align:left", "text-align:right;white-space:nowrap"
 BLUE, ORANGE, GREEN, RED = (
-    f"rgba({rgb},{{alpha}})" for rgb in ("0,114,178", "230,159,0", "0,158,115", "213,94,0")
+    f"rgba({rgb},{{alpha}})" for rgb in ("30,136,229", "230,159,0", "0,158,115", "213,94,0")
 )
-"""Tints of Okabe and Ito's colours, which eyes of all kinds tell apart; ``alpha`` is theirs."""
+"""Tints that eyes of all kinds tell apart (after Okabe and Ito), on light and on dark."""
 
 
 def tint(colour: str, alpha: float) -> str:
@@ -324,5 +324,7 @@ def facts(title: str, pairs: Iterable[tuple[str, str]]) -> Html:
     sheet.add(element("div", element("b", title)))
     sheet.open(TABLE, TABLE_STYLE)
     for name, value in pairs:
-        sheet.add(row((name, element("pre", value, style=TEXT)), styles={0: CODE}))
+        sheet.add(
+            row((name, element("pre", value, style=TEXT)), styles={0: f"{CODE};white-space:nowrap"})
+        )
     return sheet.end("print() shows all of it")

@@ -36,10 +36,13 @@ MAY_TAKE = {
 
 STANDARD_ONLY = {"errors", "limits", "grammar", "markup", "noise", "protocol", "wire", "frontend"}
 OPTIONAL = {
-    "lmlang.frontend.progress": {"tqdm"},  # may be missing, which the module then says
+    "lmlang.frontend.live": {"IPython"},  # loaded by whoever runs in a notebook
+    "lmlang.frontend.progress": {"tqdm"},  # may be missing: the bar is then a plain one
+    "lmlang.frontend.status_line": {"IPython"},
     "lmlang.frontend.batch_result": {"pandas", "pyarrow"},
     "lmlang.frontend.batch_table": {"pandas", "pyarrow"},
     "lmlang.grammar.types": {"pydantic", "pydantic_core", "typing_extensions"},
+    "lmlang.grammar.type_parts": {"pydantic", "typing_extensions"},
     "lmlang.grammar.tables": {"numpy"},
     "lmlang.grammar.ebnf_table": {"numpy"},
     "lmlang.grammar.contents": {"numpy"},

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from typing import Literal
 
 from lmlang import limits
-from lmlang.errors import ProgramError
+from lmlang.errors import ProgramError, quote
 from lmlang.frontend.defaults import checked_backend
 from lmlang.protocol import Backend, SamplingParams
 
@@ -32,6 +33,7 @@ RUN_KEYWORDS = (
     "priority",
     "num_api_spec_tokens",
     "ship",
+    "show",
 )
 """Keywords of a run. use_thread is accepted for SGLang's sake: no program here has a thread of its
 own."""
@@ -163,6 +165,7 @@ class RunOptions:
         max_program_tokens: Generated tokens of all its generations together.
         priority: The higher, the sooner, where the runtime's policy asks for it.
         ship: Whether the server of the backend runs the program, and not each generation.
+        show: "live": the run is shown as it goes on; None: it is not.
     """
 
     gen: GenDefaults = field(default_factory=GenDefaults)
@@ -173,6 +176,7 @@ class RunOptions:
     max_program_tokens: int | None = None
     priority: int = 0
     ship: bool = False
+    show: Literal["live"] | None = None
 
     @classmethod
     def of(cls, given: Given) -> RunOptions:
@@ -211,7 +215,15 @@ class RunOptions:
             ),
             priority=limits.integer("priority", asked.get("priority", 0), -(2**31), 2**31 - 1),
             ship=bool(asked.get("ship", False)),
+            show=_checked_show(asked.get("show")),
         )
+
+
+def _checked_show(value: object) -> Literal["live"] | None:
+    if value is None or value == "live":
+        return "live" if value else None
+    shown = quote(value) if isinstance(value, str) else type(value).__name__
+    raise ProgramError(f'show={shown}: give "live" to see the run as it goes on, or leave it out.')
 
 
 def _optional(value: object, name: str, low: int, high: int) -> int | None:

@@ -1,13 +1,21 @@
-"""The progress bar of a batch, drawn by tqdm on the standard error stream where it is installed."""
+"""The progress of a batch on the standard error stream: by tqdm in terminals, else as a plain bar.
+
+[█████·····] 20/40 rows, 310 tokens/s, 87% cached, 12% forced, 1 failed, 0:09 left
+"""
 
 from __future__ import annotations
 
 import threading
+from time import monotonic
 from types import TracebackType
 from typing import Any
 
 from lmlang import limits
-from lmlang.errors import ProgramError
+from lmlang.frontend.status_line import StatusLine, is_terminal
+from lmlang.protocol import Usage
+
+BAR = 10
+"""Columns of the plain bar."""
 
 
 class Progress:
@@ -16,20 +24,61 @@ class Progress:
     Args:
         wanted: Whether to show a bar.
         total: How many rows there are; None: nobody knows.
-
-    Raises:
-        ProgramError: A bar is wanted, and tqdm is not installed.
     """
 
     def __init__(self, wanted: bool, total: int | None) -> None:
         self._lock = threading.Lock()
-        self._bar: Any = _bar(total) if limits.boolean("progress_bar", wanted) else None
+        self._wanted = limits.boolean("progress_bar", wanted)
+        self._total = total
+        self._begun = monotonic()
+        self._ended = self._failed = 0
+        self._usage = Usage()
+        self._bar: Any = _tqdm(total) if self._wanted and is_terminal() else None
+        self._line = StatusLine() if self._wanted and self._bar is None else None
 
-    def one_ended(self) -> None:
-        """One more row has ended."""
-        if self._bar is not None:
-            with self._lock:
+    def one_ended(self, usage: Usage | None = None, failed: bool = False) -> None:
+        """One more row has ended.
+
+        Args:
+            usage: What it took.
+            failed: Whether it failed.
+        """
+        if not self._wanted:
+            return
+        with self._lock:
+            self._ended += 1
+            self._failed += failed
+            self._usage += usage or Usage()
+            if self._bar is not None:
+                self._bar.set_postfix_str(", ".join(self._numbers()), refresh=False)
                 self._bar.update(1)
+            elif self._line is not None and self._line.due:
+                self._line.show(self.text())
+
+    def text(self) -> str:
+        """Where the batch stands, in one line."""
+        left = []
+        if self._total is None:
+            rows = f"{self._ended:,} row{'' if self._ended == 1 else 's'}"
+        else:
+            full = BAR if not self._total else BAR * self._ended // self._total
+            rows = f"[{'█' * full}{'·' * (BAR - full)}] {self._ended:,}/{self._total:,} rows"
+            if 0 < self._ended < self._total:
+                took = monotonic() - self._begun
+                left = [f"{_clock(took / self._ended * (self._total - self._ended))} left"]
+        return ", ".join([rows, *self._numbers(), *left])
+
+    def _numbers(self) -> list[str]:
+        usage, took = self._usage, max(monotonic() - self._begun, 1e-3)
+        new = usage.generated_tokens + usage.scored_tokens
+        found = [f"{new / took:,.0f} tokens/s"]
+        if usage.prompt_tokens:
+            found.append(f"{usage.cached_tokens / usage.prompt_tokens:.0%} cached")
+        if usage.forced_tokens:
+            found.append(f"{usage.forced_tokens / usage.generated_tokens:.0%} forced")
+        if self._failed:
+            found.append(f"{self._failed:,} failed")
+        return found
 
     def __enter__(self) -> Progress:
         return self
@@ -40,18 +89,25 @@ class Progress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._bar is not None:
-            self._bar.close()  # it stays as it stands
+        with self._lock:
+            if self._bar is not None:
+                self._bar.close()  # it stays as it stands
+            if self._line is not None:
+                self._line.end(self.text())
 
 
-def _bar(total: int | None) -> Any:
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _tqdm(total: int | None) -> Any:
+    """A bar of tqdm; None where it is not installed."""
     try:
         from tqdm import tqdm
     except ImportError:
-        raise ProgramError(
-            "progress_bar=True needs tqdm, which is not installed: "
-            "pip install 'lmlang[progress]', or leave it out."
-        ) from None
+        return None
     # With an interval of 0 tqdm starts no thread of its own.
     quiet = type("tqdm", (tqdm,), {"monitor_interval": 0})
-    return quiet(total=total, unit="row")
+    return quiet(total=total, unit="row", dynamic_ncols=True)

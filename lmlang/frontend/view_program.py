@@ -38,7 +38,7 @@ def _page(program: ir.Program, lines: Sequence[str]) -> Html:
         if isinstance(node, (ir.Gen, ir.Select)):
             code = element("b", code)
         where = element("span", os.path.basename(source), style=MUTED)
-        if not sheet.add(markup.row((code, where))):
+        if not sheet.add(markup.row((code, where), styles={1: "white-space:nowrap"})):
             break
     sheet.close()
     _stop(sheet, program)
@@ -63,7 +63,11 @@ def preview_page(
     style = f"{BOX};{tint(BLUE, 0.08)};padding:6px 8px;margin:4px 0"
     shown = markup.middle(prompt, LONGEST)
     sheet.add(element("div", element("pre", shown, style=f"{markup.TEXT};{CODE}"), style=style))
-    upto = "up to the first generation, exactly" if complete else "up to the first hole"
+    upto = (
+        "up to the first generation, exactly"
+        if complete
+        else "up to what only a run knows, or does side by side"
+    )
     sheet.add(element("div", upto, style=MUTED))
     if rest:
         sheet.add(element("div", element("b", "then"), style="margin-top:6px"))

@@ -24,7 +24,7 @@ from lmlang.markup import BLUE, CODE, MUTED, ORANGE, Html, element, tint
 LONGEST = 400
 """Tokens of one output that are listed in text; of HTML a quarter."""
 OPEN = 40
-"""Tokens of an output whose table stands open in a notebook."""
+"""Tokens of a page whose tables stand open."""
 CHOICES = 40
 """Choices of a select that are listed."""
 ALTERNATIVES = 3
@@ -249,6 +249,7 @@ def page(story: Story) -> Html:
     heading(sheet, story.head)
     for note in [*_marks(story), *not_recorded(story)]:
         sheet.add(element("div", note, style=MUTED))
+    listed = 0
     for step in story.steps:
         operation = step.operation
         if operation is None or step.what not in ("gen", "select"):
@@ -258,7 +259,8 @@ def page(story: Story) -> Html:
         if step.what == "select":
             _choice_table(sheet, operation)
         for sample in operation.samples:
-            _token_table(sheet, sample, story, greedy(step))
+            listed += len(sample.tokens)
+            _token_table(sheet, sample, story, greedy(step), listed <= OPEN)
     return sheet.end("print(log.tokens()) shows it")
 
 
@@ -266,7 +268,9 @@ _TOKEN = f"{CODE};white-space:pre-wrap"
 _STYLES = {1: f"{CODE};white-space:pre", 3: "opacity:.6;white-space:nowrap"}
 
 
-def _token_table(sheet: markup.Sheet, sample: Sample, story: Story, greedily: bool) -> None:
+def _token_table(
+    sheet: markup.Sheet, sample: Sample, story: Story, greedily: bool, stands_open: bool
+) -> None:
     rows = list(token_rows(sample, story.spelling, greedily))
     if not rows:
         return
@@ -290,7 +294,7 @@ def _token_table(sheet: markup.Sheet, sample: Sample, story: Story, greedily: bo
         for i, row in enumerate(rows[:most])
     ]
     kept = [i for i in range(7) if i < 4 or any(each[i] for each in cells)]
-    sheet.open(f"details{' open' if len(rows) <= OPEN else ''}")
+    sheet.open(f"details{' open' if stands_open else ''}")
     sheet.add(element("summary", f"{markup.counted(len(rows), 'token')} one by one", style=MUTED))
     sheet.open(markup.TABLE, markup.TABLE_STYLE)
     sheet.add(markup.row([columns[i] for i in kept], _right(kept), head=True))

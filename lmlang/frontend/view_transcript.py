@@ -180,7 +180,8 @@ def _aside(step: Step) -> str:
             return f"program {markup.line(node.callee)}{failed}"
         case ir.Join():
             count = len(node.children)
-            return f"join of {count:,} branch{'' if count == 1 else 'es'}{failed}"
+            appended = ", whose text is appended" if node.mode == "concate_and_append" else ""
+            return f"join of {count:,} branch{'' if count == 1 else 'es'}{appended}{failed}"
     return ""
 
 
@@ -228,7 +229,7 @@ def page(story: Story) -> Html:
                     writer.block(said, MUTED)
     writer.finish()
     if any(step.what in ("gen", "select") for step in story.steps):
-        key = element("span", "name", style=_LABEL)
+        key = element("b", "name", style=_LABEL)
         marks: list[str] = [element("span", key, " generated or chosen", style=_filled(BLUE))]
         if forced:
             marks += [" ", element("u", "forced by its constraint", style=_DOTTED)]
@@ -250,7 +251,7 @@ def escaped_middle(text: str) -> Html:
 
 
 _TURN = "margin:6px 0;border-left:3px solid rgba(128,128,128,.5);padding:0 0 0 8px"
-_LABEL = f"{CODE};font-size:11px;font-weight:600;opacity:.85"
+_LABEL = f"{CODE};font-size:11px;opacity:.85"
 _DOTTED = "text-decoration:underline dotted;text-underline-offset:3px"
 
 
@@ -290,7 +291,7 @@ class _Page:
         self._end("pre")
         self._end("turn")
         self._sheet.open("div", _TURN)
-        self._sheet.add(element("div", role, style=f"{MUTED};font-weight:600"))
+        self._sheet.add(element("div", element("b", role), style=MUTED))
         self._open.append("turn")
 
     def end_turn(self) -> None:
@@ -312,18 +313,18 @@ def _capture(step: Step, story: Story) -> tuple[Html, bool]:
     """A variable in its box, and whether a part of it was forced."""
     operation, why = step.operation, outcome(step.operation)
     parts = [] if operation is None else forced_parts(operation, step.node, story.spelling)
-    shown: list[str] = [element("span", f"{label(step)} ", style=_LABEL)]
+    shown: list[str] = [element("b", label(step), style=_LABEL), " "]
     room = LONGEST // 2
     for piece, flag in parts:
         text = markup.middle(piece, max(40, room))
         room -= len(text)
         shown.append(element("u", text, style=_DOTTED) if flag else text)
         if room <= 0:
-            shown.append(element("i", " …"))
+            shown.append(element("i", " …") if piece is not parts[-1][0] else "")
             break
     if why:
         failed = operation is not None and operation.error is not None
-        shown.append(element("b" if failed else "i", f" ({why})"))
+        shown.append(element("b" if failed else "i", f"{' ' if parts else ''}({why})"))
     more = [] if operation is None else operation.samples[1:]
     for sample in more[:8]:
         shown.append(element("span", "│ ", markup.middle(sample.text, 400), style="opacity:.8"))

@@ -188,9 +188,8 @@ def page(story: Story) -> Html:
         elif step.what == "open":
             if step.branch == 0:
                 rows.open("div", "display:flex;flex-wrap:wrap;gap:8px;margin:2px 0 2px 12px")
-            rows.open(
-                "div", f"{BOX};border-style:dashed;flex:1 1 340px;min-width:0;padding:2px 8px"
-            )
+            style = f"{BOX};border-style:dashed;flex:1 1 380px;min-width:0;padding:2px 8px"
+            rows.open("div", style, headless=step.branch == 0)
             sheet.add(element("div", f"{step.branch + 1} of {_size(step)}", style=MUTED))
         elif step.what == "close":
             rows.close()
@@ -202,7 +201,7 @@ def page(story: Story) -> Html:
 
 
 _COLUMNS = ("operation", "prompt", "new", "ms", "when")
-_STYLES = {1: "width:7.5em", 2: "width:3em", 3: "width:4.5em", 4: "width:80px"}
+_STYLES = {1: "width:6em", 2: "width:3em", 3: "width:4.5em", 4: "width:80px"}
 
 
 class _Rows:
@@ -212,6 +211,7 @@ class _Rows:
         self._sheet = sheet
         self._inside = False
         self._headless = True
+        """Whether the next table has a head: the first one, and that of a fork's first branch."""
 
     def add(self, line: Line) -> None:
         if not self._inside:
@@ -222,7 +222,7 @@ class _Rows:
         prompt, cached, new, took = numbers(line)
         if cached not in ("", "0"):
             prompt += f" ({cached} cached)"
-        parts: list[str] = [element("span", line.what, style=f"{CODE};font-weight:600")]
+        parts: list[str] = [element("b", line.what, style=CODE)]
         if line.text:
             style = f"{tint(RED, 0.18)};{CODE}" if line.failed else CODE
             parts.append(element("span", f" {line.text}", style=style))
@@ -231,9 +231,9 @@ class _Rows:
         cells = [markup.joined(parts), prompt, new, took, _bar(line)]
         self._sheet.add(markup.row(cells, (1, 2, 3), styles=_STYLES))
 
-    def open(self, name: str, style: str) -> None:
+    def open(self, name: str, style: str, headless: bool = False) -> None:
         self._end()
-        self._headless = True
+        self._headless = headless
         self._sheet.open(name, style)
 
     def close(self) -> None:
