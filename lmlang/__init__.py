@@ -92,6 +92,7 @@ if TYPE_CHECKING:
         get_server_info,
         global_config,
     )
+    from lmlang.frontend.view_diff import diff
     from lmlang.protocol import (
         Backend,
     )
@@ -140,6 +141,7 @@ __all__ = [
     "assistant_begin",
     "assistant_end",
     "connect",
+    "diff",
     "flush_cache",
     "function",
     "gen",
@@ -240,6 +242,7 @@ _ROOMS = {
         "get_server_info",
         "global_config",
     ),
+    "frontend.view_diff": ("diff",),
     "runtime.chat_templates": ("register_chat_template",),
     "runtime.local": ("Runtime",),
 }
