@@ -95,7 +95,9 @@ class Function(Generic[P, R]):
                 one), backend=None (the one in use), stream=False, deadline=None (seconds),
                 max_program_tokens=None (generated ones), priority=0, lora=None (an adapter of
                 the backend, by its name), ship=False (True: the backend's server runs the program,
-                a stretch between two values that the body reads in one round trip). A parameter
+                a stretch between two values that the body reads in one round trip), show=None
+                ("live": show the run as it goes on, in a notebook's cell or on one line of the
+                standard error stream). A parameter
                 of the program of the same name wins; the run's is then set with `options`.
 
         At its deadline an ``async def`` body is cancelled; a plain one that is in code of its own,
@@ -194,7 +196,8 @@ class Function(Generic[P, R]):
         Args:
             rows: Dicts of arguments or tuples of them.
             num_threads: Rows in flight; "auto" is 64 at most.
-            progress_bar: Show one on the standard error stream (needs tqdm).
+            progress_bar: Show one on the standard error stream, by tqdm in a terminal, where that
+                is installed.
             generator_style: Return an iterator of states that takes rows as states are taken
                 from it, so that there may be any number; leaving it cancels what runs.
             on_error: "raise": the first error ends the batch, the finished rows being its
@@ -356,7 +359,8 @@ class Function(Generic[P, R]):
 
             ship(run, options.deadline)
         body, named = self._whole_body(), bound.arguments
-        return Call(run, body, bound.args, bound.kwargs, options.deadline, named)
+        live = options.show is not None
+        return Call(run, body, bound.args, bound.kwargs, options.deadline, named, live)
 
     def _whole_body(self) -> Callable[..., R]:
         """The function from its state on."""

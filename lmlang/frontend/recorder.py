@@ -307,6 +307,9 @@ class ProgramState:
         """The record of this run so far, of its forks too; never waits, also after a failure."""
         return run_log(self._cursor.run)
 
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return self.run_log().transcript(self._state.prefix[:-1])._repr_mimebundle_()
+
     def program(self) -> ir.Program:
         """What this run has recorded so far, in its forks too."""
         return self._cursor.run.recording.program()
