@@ -4,13 +4,17 @@
     tokens of the whole text  [","] [age] [":]    then one of them: none of these can change
 
 A token is certain if the whole text, however it goes on, has it there. Two things are asked: does
-a token of the vocabulary begin in the forced bytes and end in what may follow, and do the ids of
-the whole text agree for continuations of every kind?
+the tokenizer ever take a token that begins in the forced bytes and ends in what may follow, and do
+the ids of the whole text agree for continuations of every kind?
+
+The first is tried. Of a whole text, the tokens up to a place where one ends are those of the text
+up to there: so it is with merges, unigrams and longest matches. What crosses the end of the forced
+bytes would therefore be seen in a text that ends with it. Where too many might, none is ruled out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from lmlang.grammar.automaton import Automaton, State
@@ -21,6 +25,9 @@ KNOWN_TOKENS = 24
 MAX_BYTES = 256
 """Of forced bytes so many are looked at; behind them they go on, which is asked for anew."""
 MAX_SPANNING = 32
+"""Tokens that begin at one place and end in what may follow: from more on, the place is held."""
+MAX_TRIED = 192
+"""Texts that end with such tokens, or a character behind them."""
 FEW, MAX_MARKS = 24, 10
 """Of more characters than a few only some marks, and one of every other kind, are tried."""
 MAX_TEXTS, MAX_CHARACTERS = 32, 8
@@ -120,28 +127,43 @@ class Canonical:
         return tail
 
     def _held(self, data: bytes, behind: State) -> tuple[int, list[str]]:
-        """Where the first token might begin that ends in what may follow.
+        """Where the first token begins that ends in what may follow and is not ruled out.
 
         Returns:
-            The place in the data, and what may follow of some such tokens.
+            The place in the data; and texts that may follow, whose tokens decide of all others.
         """
         trie = self._vocabulary.trie
         labels, starts = trie.labels, trie.starts
-        held, ends, length = len(data), list[bytes](), len(data)
+        length = held = len(data)
+        ends = dict[str, None]()
         for begin in range(max(0, length - trie.longest), length):
             node, at = 0, begin
             while node >= 0 and at < length:
                 node = labels.find(data[at], starts[node], starts[node + 1])
                 at += 1
-            if node >= 0 and starts[node] < starts[node + 1]:
-                found = list(islice(self._spanning(node, behind), MAX_SPANNING))
-                if found:
-                    held = min(held, begin)
-                    ends += found
-        return held, [text for end in ends[:MAX_SPANNING] if (text := _text(end))]
+            if node < 0 or starts[node] == starts[node + 1]:
+                continue
+            found = list(islice(self._spanning(node, behind), MAX_SPANNING + 1))
+            texts = self._ending(found) if len(found) <= MAX_SPANNING else None
+            if texts is None or len(ends) + len(texts) > MAX_TRIED:
+                held = min(held, begin)
+                texts = [text for end, _ in found[:MAX_SPANNING] if (text := _text(end))]
+            ends.update(dict.fromkeys(texts))
+        return held, list(ends)
 
-    def _spanning(self, node: int, behind: State) -> Iterator[bytes]:
-        """What may follow of the tokens below a node of the trie."""
+    def _ending(self, found: Iterable[tuple[bytes, State]]) -> list[str] | None:
+        """Ends of tokens, alone and with another character; None if one ends inside of one."""
+        texts = []
+        for end, state in found:
+            text = _text(end)
+            if text is None or len(text.encode()) < len(end):
+                return None
+            behind = [_text(data) for data, _ in self._characters(state)]
+            texts += [text, *(text + more for more in behind if more)]
+        return texts
+
+    def _spanning(self, node: int, behind: State) -> Iterator[tuple[bytes, State]]:
+        """What may follow of the tokens below a node of the trie, and the states behind it."""
         trie = self._vocabulary.trie
         open_ = [(node, behind, b"")]
         while open_:
@@ -150,10 +172,10 @@ class Canonical:
                 continue
             for byte, child in trie.children(node, self._automaton.following(state)):
                 longer = path + bytes([byte])
-                if trie.id_at[child] >= 0:
-                    yield longer
                 onward = self._automaton.push(state, byte)
                 assert onward is not None, "what follows leads somewhere"
+                if trie.id_at[child] >= 0:
+                    yield longer, onward
                 open_.append((child, onward, longer))
 
     def _going_on(self, behind: State) -> list[str]:

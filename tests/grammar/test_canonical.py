@@ -101,6 +101,35 @@ def test_behind_tokens_that_are_not_its_own_bytes_are_those_that_are_forced(
             matcher.accept_token(draws.choice(ids))
 
 
+@settings(max_examples=200)
+@given(
+    merges("ab. "),
+    st.sets(st.text("ab. ", min_size=1, max_size=9), min_size=2, max_size=5),
+    st.booleans(),
+)
+def test_of_few_texts_all_that_they_share_is_forced(
+    pairs: list[tuple[str, str]], texts: set[str], words: bool
+) -> None:
+    vocabulary = merging(pairs, "ab. ", words=words)
+    grammar = grammar_of([text.encode() for text in texts], vocabulary)
+    encoded = {text: list(vocabulary.encode(text)) for text in texts}
+    for text, ids in encoded.items():
+        for at in range(len(ids)):
+            matcher = grammar.matcher()
+            matcher.accept_tokens(ids[:at])
+            size = sum(len(vocabulary.pieces[index]) for index in ids[:at])
+            others = [encoded[other] for other in texts if other.startswith(text[:size])]
+            if any(other[:at] != ids[:at] for other in others):
+                continue
+            left, certain = len(matcher.forced_bytes()), list[int]()
+            for index, *more in zip(*[other[at:] for other in others], strict=False):
+                left -= len(vocabulary.pieces[index])
+                if left < 0 or any(each != index for each in more):
+                    break
+                certain.append(index)
+            assert matcher.forced_tokens() == certain
+
+
 DOCUMENTS: list[object] = [
     {"name": "Zoë Müller", "age": 41, "tags": ["a", "b c", ""], "address": {"city": "Łódź"}},
     {"id": 7, "items": [{"sku": "x-1", "count": 2}, {"sku": "", "count": 10}], "note": None},
@@ -132,6 +161,13 @@ def test_a_token_that_could_go_on_is_held_back() -> None:
     matcher = template_grammar(closed, vocabulary).matcher()
     pieces = [vocabulary.pieces[i] for i in matcher.forced_tokens()]
     assert pieces == [b'{"', b"name", b'":"']
+
+
+def test_a_token_that_the_tokenizer_never_takes_holds_nothing_back() -> None:
+    vocabulary = real_vocabulary()
+    assert vocabulary.trie.child(vocabulary.trie.child(0, ord(":")), ord("{")) > 0
+    matcher = grammar_of([b'{"name":{}}', b'{"name":{"a":1}}'], vocabulary).matcher()
+    assert [vocabulary.pieces[i] for i in matcher.forced_tokens()] == [b'{"', b"name", b'":']
 
 
 def test_a_forced_run_may_end_inside_of_a_character() -> None:
