@@ -107,6 +107,15 @@ class Arguments:
         return "" if name in self._own else meant(name, (*self._own, *RUN_KEYWORDS))
 
 
+def named(bound: inspect.BoundArguments) -> dict[str, Any]:
+    """Bound arguments as `trace` takes them: by name, those of ``**keywords`` by their own."""
+    known = dict(bound.arguments)
+    for parameter in bound.signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            known |= known.pop(parameter.name, {})
+    return known
+
+
 def of_a_run(name: str) -> bool:
     """Whether a keyword is one of runs."""
     return name in RUN_KEYWORDS

@@ -12,16 +12,18 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeAlias, Typ
 
 from lmlang.errors import ProgramError, ProgramTypeError, with_context
 from lmlang.frontend import defaults, draws, ir, waiting
-from lmlang.frontend.arguments import Arguments, meant, of_a_run
+from lmlang.frontend.arguments import Arguments, meant, named, of_a_run
 from lmlang.frontend.batch_result import BatchResult
 from lmlang.frontend.batches import check_keywords, run_batch
 from lmlang.frontend.call import Call
+from lmlang.frontend.estimate import Estimate, estimate
+from lmlang.frontend.finding import Finding
 from lmlang.frontend.options import RUN_KEYWORDS, RunOptions
 from lmlang.frontend.passes import prefix
 from lmlang.frontend.preview import Preview, preview
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.recording import Recording
-from lmlang.frontend.rows import OnError, Row, RowKeys
+from lmlang.frontend.rows import OnError, Row, RowKeys, checked_rows, rows_of, threads
 from lmlang.frontend.run import Run
 from lmlang.frontend.stream import AsyncStream, Stream
 from lmlang.frontend.trace import parameters_of, trace
@@ -299,6 +301,33 @@ class Function(Generic[P, R]):
         own, given = self._arguments.split(known)
         options, traced = RunOptions.of(self._with(given)), self.trace(**own)
         return preview(traced, defaults.resolve(options.backend))
+
+    def check(self, **known: Any) -> tuple[Finding, ...]:
+        """What is likely wrong in the program, with codes and lines; nothing is run on a model.
+
+        Arguments are as in `trace`; the fewer are known, the more rows the findings are about.
+        """
+        from lmlang.frontend.check import check
+
+        options = RunOptions.of(self._with({}))
+        body, receiver = self._body, len(self._receiver)
+        return check(lambda: self.trace(**known), body, receiver, options.gen)
+
+    def estimate(
+        self, rows: Rows, *, num_threads: int | Literal["auto"] = "auto", **given: Any
+    ) -> Estimate:
+        """What `run_batch` of these rows would cost; nothing is run on a model.
+
+        Args:
+            rows: As in `run_batch`, as are all others; the backend counts tokens.
+            num_threads: Rows in flight.
+            **given: Keywords of the runs.
+        """
+        options = RunOptions.of(self.options(**given)._options)
+        listed = list(rows_of(checked_rows(rows), self._arguments.bind, "raise", None))
+        traces = (self.trace(**named(row.arguments)) for row in listed if row.arguments is not None)
+        backend, most = defaults.resolve(options.backend), options.max_program_tokens
+        return estimate(traces, backend, options.gen, most, threads(num_threads, len(listed)))
 
     def cache(self, backend: Backend | None = None, **known: Any) -> int:
         """Have the backend compute the prompt up to what only a run knows, ahead of the runs.

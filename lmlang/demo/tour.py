@@ -12,9 +12,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 import lmlang as lm
+from lmlang.demo.say import Say
 from lmlang.runtime.metrics import Stats
-
-Say = Callable[[str], None]
 
 QUESTION = "What is the capital of France, and what is it known for?"
 

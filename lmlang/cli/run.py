@@ -1,0 +1,229 @@
+"""``lmlang run FILE:FUNC``: a program on arguments given here, or on each row of a file."""
+
+from __future__ import annotations
+
+import argparse
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from lmlang.cli import arguments, backends, target, terminal
+from lmlang.cli.command import DONE, PARTLY, Command
+from lmlang.cli.results_file import Result, ResultsFile, as_json, failure, plain
+from lmlang.cli.rows_file import FORMATS, Row, RowsFile
+from lmlang.errors import ProgramError
+from lmlang.frontend.program import Function
+from lmlang.frontend.recorder import ProgramState
+from lmlang.frontend.variables import variables_of
+from lmlang.protocol import Backend, Usage
+
+DESCRIPTION = """\
+Run a program. Its parameters are options, typed as its signature says:
+
+  lmlang run capital.py:capital --help                     shows them
+  lmlang run capital.py:capital --country France
+  lmlang run capital.py:capital --rows countries.csv --out capitals.csv --journal run.sqlite
+
+A text is taken as it stands where the type takes it, else it is read as JSON. Standard output has
+the result alone: what the function returned, else its variables; what the program prints goes to
+standard error. Of rows it has a line of JSON each, and --out writes these, or CSV, to a file. A row
+that is bad or fails is told with its number, and the others go on; the exit code is then 3.
+"""
+TOLD = 10
+"""Failed rows that standard error tells one by one."""
+OPTIONS = ("seed", "temperature", "max_new_tokens", "deadline")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The options of ``lmlang run``."""
+    arguments.add_target(parser)
+    backends.add(parser)
+    run = parser.add_argument_group("run")
+    run.add_argument("--seed", type=int, metavar="N", help="of all draws; a fresh one without it")
+    run.add_argument(
+        "--temperature", type=float, metavar="T", help="of generations that name none; 0 is greedy"
+    )
+    run.add_argument(
+        "--max-new-tokens", type=int, metavar="N", help="of generations that name none"
+    )
+    run.add_argument("--deadline", type=float, metavar="S", help="seconds for the run, or each row")
+    run.add_argument("--json", action="store_true", help="the result as one line of JSON")
+    rows = parser.add_argument_group("rows")
+    rows.add_argument(
+        "--rows",
+        metavar="FILE",
+        help="run once for each row of a .csv, .tsv or .jsonl file; - is standard input. Columns "
+        "that are no parameters stand in the results as they are",
+    )
+    rows.add_argument(
+        "--rows-format",
+        choices=FORMATS,
+        help="of the rows; by the end of the file's name without it, jsonl of standard input",
+    )
+    rows.add_argument("--out", metavar="FILE", help="results to a .jsonl or .csv file")
+    rows.add_argument(
+        "--journal",
+        metavar="FILE",
+        help="keep what is generated in this file, and do not generate it again: a run that was "
+        "killed goes on",
+    )
+    rows.add_argument("--num-threads", type=int, metavar="N", help="rows in flight; 64 without it")
+    rows.add_argument("--progress", action="store_true", help="a bar on standard error")
+    rows.add_argument(
+        "--estimate", action="store_true", help="print what the rows would cost, and run nothing"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a program on what the command line gives."""
+    program = target.load(options.target)
+    given = arguments.given(program, options)
+    program = program.options(
+        **{name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
+    )
+    if options.rows is not None:
+        return _rows(program, given, options)
+    for name in ("out", "journal", "num_threads", "rows_format"):
+        if getattr(options, name) is not None:
+            raise ProgramError(f"--{name.replace('_', '-')} is for rows: give --rows FILE too.")
+    arguments.check_complete(program, given)
+    with backends.chosen(options) as backend:
+        if options.estimate:
+            terminal.say(str(program.options(backend=backend).estimate([given])))
+            return DONE
+        return _once(program, given, options, backend)
+
+
+def _once(
+    program: Function[Any, Any],
+    given: dict[str, Any],
+    options: argparse.Namespace,
+    backend: Backend | None,
+) -> int:
+    with terminal.results() as say:
+        state = program.bind(**given).options(backend=backend).run()
+        value, variables = state.ret_value, variables_of(state)
+        if options.json:
+            say(as_json({"variables": variables, "value": value}))
+        elif value is not None:
+            say(_text(value))
+        elif variables:
+            for name, found in variables.items():
+                say(f"{terminal.shown(name)}: {_text(found)}")
+        else:
+            say(terminal.shown(state.text()))
+    return DONE
+
+
+def _text(value: object) -> str:
+    value = plain(value)
+    return terminal.shown(value) if isinstance(value, str) else as_json(value)
+
+
+# ---------------------------------------------------------------------------- rows
+
+
+def _rows(program: Function[Any, Any], given: dict[str, Any], options: argparse.Namespace) -> int:
+    if options.json:
+        raise ProgramError("--json is for one run: rows are lines of JSON anyway.")
+    file = RowsFile(program, given, options.rows, options.rows_format)
+    if options.estimate:
+        return _estimated(program, file, options)
+    if file.unused:
+        names = ", ".join(map(repr, file.unused))
+        terminal.tell(f"columns that are no parameters of {program.__name__}, kept: {names}")
+    with terminal.results() as say, ResultsFile(options.out, say) as results:
+        told = _Told(len(file.rows))
+        with backends.chosen(options) as backend:
+            for row, state in _ran(program, file.rows, options, backend):
+                result = _result(row, state)
+                told.of(row, result, state)
+                results.add(result)
+        return told.end(options.out)
+
+
+def _estimated(program: Function[Any, Any], file: RowsFile, options: argparse.Namespace) -> int:
+    good = [row.arguments for row in file.rows if row.arguments is not None]
+    with backends.chosen(options) as backend:
+        threads: Any = options.num_threads or "auto"
+        terminal.say(str(program.options(backend=backend).estimate(good, num_threads=threads)))
+    bad = [row for row in file.rows if row.fault]
+    for row in bad[:TOLD]:
+        terminal.tell(f"row {row.number:,} (line {row.line:,}): {row.fault}")
+    return PARTLY if bad else DONE
+
+
+def _ran(
+    program: Function[Any, Any],
+    rows: list[Row],
+    options: argparse.Namespace,
+    backend: Backend | None,
+) -> Iterator[tuple[Row, ProgramState | None]]:
+    """Rows in their order, those that can be run with their states."""
+    waiting = deque(rows)
+    good = [row.arguments for row in rows if row.arguments is not None]
+    if good:
+        states = program.run_batch(
+            good,
+            num_threads=options.num_threads or "auto",
+            progress_bar=options.progress,
+            generator_style=True,
+            on_error="return",
+            journal=options.journal,
+            backend=backend,
+        )
+        for state in states:
+            while waiting[0].arguments is None:
+                yield waiting.popleft(), None
+            yield waiting.popleft(), state
+    for row in waiting:
+        yield row, None
+
+
+def _result(row: Row, state: ProgramState | None) -> Result:
+    if state is None:
+        return Result(row.number, row.input, error=row.fault)
+    error = state.error()
+    return Result(
+        row.number,
+        row.input,
+        variables_of(state),
+        None if error is not None else state.ret_value,
+        None if error is None else failure(error),
+    )
+
+
+class _Told:
+    """What standard error is told of rows: the first failures one by one, then the sums."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._failed = 0
+        self._usage = Usage()
+
+    def of(self, row: Row, result: Result, state: ProgramState | None) -> None:
+        """Take note of a row that has ended."""
+        if state is not None:
+            self._usage += state.usage()
+        if result.error is not None:
+            self._failed += 1
+            if self._failed <= TOLD:
+                terminal.tell(f"row {row.number:,} (line {row.line:,}): {result.error}")
+
+    def end(self, out: str | None) -> int:
+        """Tell the sums; returns the exit code."""
+        if self._failed > TOLD:
+            terminal.tell(f"… and {self._failed - TOLD:,} more rows failed")
+        usage = self._usage
+        where = f", in {out}" if out not in (None, "-") else ""
+        terminal.tell(
+            f"{self._rows:,} rows: {self._rows - self._failed:,} done, {self._failed:,} failed"
+            f"{where}; {usage.prompt_tokens:,} prompt tokens ({usage.cached_tokens:,} cached), "
+            f"{usage.generated_tokens:,} generated ({usage.forced_tokens:,} forced)"
+        )
+        return PARTLY if self._failed else DONE
+
+
+RUN = Command(
+    "run", "run a program, once or on rows of a file", DESCRIPTION, add, run, arguments.extend
+)

@@ -1,0 +1,72 @@
+"""What the command line writes: plain text without control bytes, results on stdout alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+
+Say = Callable[[str], None]
+
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Controls besides tab and newline (so no escape sequence begins), and marks of direction."""
+FALLBACK = 80
+"""Columns of a terminal that does not say how wide it is."""
+
+
+def shown(text: str) -> str:
+    """A text from a model, a file or an error as a terminal may have it."""
+    return _CONTROL.sub("", text)
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Write to standard output at once."""
+    sys.stdout.write(text + end)
+    sys.stdout.flush()
+
+
+def tell(text: str) -> None:
+    """Write a line to standard error; one that nobody reads is no fault."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(shown(text) + "\n")
+        sys.stderr.flush()
+
+
+def width() -> int:
+    """Columns of the terminal, 40 at least; 80 where there is none."""
+    return max(40, shutil.get_terminal_size((FALLBACK, 24)).columns)
+
+
+def prepare() -> None:
+    """Have characters that the streams' encoding lacks escaped, not raised."""
+    for stream in (sys.stdout, sys.stderr):
+        change = getattr(stream, "reconfigure", None)
+        if change is not None:
+            with contextlib.suppress(OSError, ValueError):
+                change(errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def results() -> Iterator[Say]:
+    """Yields what writes a line of results; what programs print goes to standard error."""
+    out = sys.stdout
+
+    def write(text: str) -> None:
+        out.write(text + "\n")
+        out.flush()
+
+    with contextlib.redirect_stdout(sys.stderr):
+        yield write
+
+
+def abandon() -> None:
+    """Give up a standard output that nobody reads, so that the end of Python does not complain."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
