@@ -27,9 +27,10 @@ check: $(VENV)/installed-test
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 
-# The site, into build/site, strictly.
+# The site, into build/site, strictly; and the notebooks, run from the top.
 docs: $(VENV)/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet
+	$(RUN) notebooks/execute.py
 
 format: $(VENV)/installed-test
 	$(RUN) -m ruff format .
