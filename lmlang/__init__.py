@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from lmlang.frontend import defaults as _defaults
+from lmlang.frontend import injected as _injected
 
 if TYPE_CHECKING:
     from lmlang import grammar, testing
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         ProgramError,
         ProgramTypeError,
         QueueFull,
+        ReplayError,
         SchemaUnsupported,
         Unsatisfiable,
         WireError,
@@ -135,6 +137,8 @@ __all__ = [
     "RuntimeEndpoint",
     "SchemaUnsupported",
     "StreamEvent",
+    "Quote",
+    "ReplayError",
     "Unsatisfiable",
     "WireError",
     "assistant",
@@ -199,6 +203,7 @@ _ROOMS = {
     "backends.openai": ("OpenAI",),
     "backends.remote": (
         "RuntimeEndpoint",
+        "ReplayError",
         "connect",
     ),
     "frontend.batch_result": ("BatchResult",),
@@ -276,3 +281,10 @@ def _default_runtime() -> Backend:
 
 
 _defaults.set_factory(_default_runtime)
+def _rerunning() -> _injected.Rerunning:
+    from lmlang.frontend import rerun
+
+    return rerun
+
+
+_injected.set_rerunning(_rerunning)

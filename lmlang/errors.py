@@ -16,6 +16,7 @@
     ├── ModelError              a model cannot be found, read or run
     ├── BackendError            a backend failed to do what was asked (.retryable, .status)
     ├── JournalError            a journal cannot be read, written or had for oneself
+    ├── ReplayError             a recorded run is not what comes of it now (.path, .token)
     └── WireError               what was read is not what lmlang writes, or a newer version of it
 
     BatchInterrupted            Ctrl-C in a batch; a KeyboardInterrupt with the finished rows
@@ -176,6 +177,21 @@ class JournalError(LMLangError):
 
 class WireError(LMLangError):
     """What was read is not what lmlang writes, or of a version that this one does not know."""
+
+
+class ReplayError(LMLangError):
+    """A recorded run is not what comes of it now.
+
+    Args:
+        message: Cause, values and mend.
+        path: The first operation that differs, as in "3/fork1.2/0"; "" for one without draws.
+        token: Number of its first token that differs; None: it is not a matter of one token.
+    """
+
+    def __init__(self, message: str, *, path: str = "", token: int | None = None):
+        super().__init__(message)
+        self.path = path
+        self.token = token
 
 
 class BatchInterrupted(KeyboardInterrupt):

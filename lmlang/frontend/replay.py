@@ -34,12 +34,15 @@ def why_not(node: ir.Node) -> str | None:
     return None
 
 
-def replay(run: Run, program: ir.Program) -> Iterator[tuple[State, ...]]:
+def replay(
+    run: Run, program: ir.Program, cursors: dict[int, Cursor] | None = None
+) -> Iterator[tuple[State, ...]]:
     """Append a program's nodes to the root of a run.
 
     Args:
         run: Nothing has been appended to it.
         program: Verified; `why_not` has nothing against its nodes.
+        cursors: Takes up where each state stands, by the last node that it has come to.
 
     Yields:
         At a join, the states that must have ended before the next item is taken.
@@ -47,7 +50,7 @@ def replay(run: Run, program: ir.Program) -> Iterator[tuple[State, ...]]:
     Raises:
         LMLangError: What a child that is joined has failed with.
     """
-    cursors: dict[int, Cursor] = {}
+    cursors = {} if cursors is None else cursors
     forks: dict[Cursor, tuple[Forks[State], list[Cursor]]] = {}
     for node in program.nodes:
         if isinstance(node, ir.Start):
@@ -79,8 +82,10 @@ def replay(run: Run, program: ir.Program) -> Iterator[tuple[State, ...]]:
                     )
                 yield tuple([child.state for child in children])
                 made.join(node.mode)
-            case ir.Call() | ir.Return():
-                pass  # what the other program does follows; the value is no part of the text
+            case ir.Call():
+                cursor.begin_call(node.callee, node.arguments)
+            case ir.Return():
+                pass  # the value is no part of the text
             case _:
                 raise ProgramError(f"{type(node).__name__.lower()} cannot be run again.")
         if not isinstance(node, (ir.Fork, ir.Return)):

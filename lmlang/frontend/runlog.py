@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from lmlang.errors import ProgramTypeError, WireError
+from lmlang.errors import ProgramTypeError, WireError, quote
 from lmlang.frontend import ir
+from lmlang.frontend.injected import rerunning
 from lmlang.frontend.literals import quoted
 from lmlang.frontend.logged import Choice, Failure, Kind, LoggedOperation, Sample, Status
 from lmlang.frontend.runlog_json import (
@@ -27,7 +30,7 @@ from lmlang.frontend.runlog_json import (
 )
 from lmlang.frontend.story import Story, steps
 from lmlang.markup import Html, View
-from lmlang.protocol import SamplingParams, Usage
+from lmlang.protocol import Backend, SamplingParams, Usage
 from lmlang.wire import forms
 from lmlang.wire.forms import COUNT, FLOAT, INTEGER, TEXT
 
@@ -114,6 +117,72 @@ class RunLog:
         log = _RUN_LOG.read(value, "$")
         assert isinstance(log, RunLog)
         return log
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the log to a file that only its owner may read; whole, or not at all."""
+        target = os.fspath(path)
+        made = f"{target}.{secrets.token_hex(4)}.part"
+        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
+                file.write(self.to_json() + "\n")
+            os.replace(made, target)
+        except BaseException:
+            os.unlink(made)
+            raise
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> RunLog:
+        """The log that `save` wrote.
+
+        Raises:
+            OSError: There is no such file, or it cannot be read.
+            WireError: It is something else, or of another version.
+        """
+        try:
+            with open(path, encoding="utf-8") as file:
+                return RunLog.from_json(file.read())
+        except (WireError, UnicodeDecodeError) as error:
+            said = error if isinstance(error, WireError) else f"not JSON: {error}"
+            raise WireError(f"{quote(str(os.fspath(path)))}: {said}") from None
+
+    def replay(self, backend: Backend | None = None, *, tolerance: float = 0.02) -> Any:
+        """Run it again without sampling, and compare what comes of it with what is recorded.
+
+        The backend is given the recorded tokens and computes what they come to: texts, ends,
+        log-probabilities, scores of choices. Hidden reasoning, of which a log has no tokens, is
+        drawn again.
+
+        Args:
+            backend: None: the one in use.
+            tolerance: How far log-probabilities may be from the recorded ones.
+
+        Returns:
+            The final `ProgramState`, its typed values as texts.
+
+        Raises:
+            ReplayError: An operation differs; ``.path`` and ``.token`` say where first.
+            ProgramError: Something in it, as a picture, is in no log.
+        """
+        return rerunning().rerun(self, backend, tolerance)
+
+    def fork_at(self, at: str, backend: Backend | None = None, *, tolerance: float = 0.02) -> Any:
+        """A `ProgramState` as it was just before an operation, to go on from there otherwise.
+
+        What came before it is run again as `replay` does, from the cache where that still has
+        it; what is then appended as it was draws what it drew.
+
+        Args:
+            at: The variable of an operation, or its path.
+            backend: None: the one in use.
+            tolerance: How far log-probabilities may be from the recorded ones.
+
+        Raises:
+            CaptureError: Nothing of the run is called so.
+            ProgramError: Several operations are, or something before it is in no log.
+            ReplayError: What came before it differs.
+        """
+        return rerunning().fork_at(self, at, backend, tolerance)
 
     def transcript(self, within: str = "") -> View:
         """What was written, turn by turn, with what was generated in it marked.
