@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import chain
@@ -20,6 +21,7 @@ from lmlang.frontend.literals import quoted
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.reuse import BatchUsage
 from lmlang.frontend.variables import variables_of
+from lmlang.markup import counted
 
 if TYPE_CHECKING:
     import pandas
@@ -31,6 +33,8 @@ _MOST_ROWS = 20
 """Rows of the text; of more, the first and the last."""
 _LEAST = 6
 """Characters of the narrowest column that is cut."""
+_MOST_COLUMNS = (_WIDTH + 2) // (_LEAST + 2)
+"""Columns of the text; of more, the first, and what went wrong."""
 _ALIKE = (int, float, str, bool)
 """Types of which pandas has columns."""
 
@@ -167,25 +171,24 @@ def _missing(package: str, call: str) -> ProgramError:
 def text(result: Batch) -> str:
     """The table for people: a line of counts, then rows, cut to 80 columns."""
     table = {"row": list(result.indices), **columns(result)}
-    if not result.errors:
-        del table[next(reversed(table))]
-    rows = list(zip(*table.values(), strict=True))
-    left = 0
-    if len(rows) > _MOST_ROWS:
-        left = len(rows) - _MOST_ROWS
-        half = _MOST_ROWS // 2
-        rows = [*rows[:half], *rows[-half:]]
-    lines = [[_cell(name) for name in table], *[[_cell(value) for value in row] for row in rows]]
-    shown = list(_aligned(lines))
-    if left:
-        shown.insert(1 + _MOST_ROWS // 2, f"… {left:,} more rows")
-    return "\n".join([head(result), *shown])
+    *most, last = table  # the last is what went wrong
+    ends = [last] if result.errors else []
+    names = [*most[: _MOST_COLUMNS - len(ends)], *ends]
+    rows = list(zip(*[table[name] for name in names], strict=True))
+    half = _MOST_ROWS // 2
+    kept = rows if len(rows) <= _MOST_ROWS else [*rows[:half], *rows[-half:]]
+    shown = list(_aligned([[_cell(cell) for cell in line] for line in (names, *kept)]))
+    if len(kept) < len(rows):
+        shown.insert(1 + half, f"… {counted(len(rows) - len(kept), 'more row')}")
+    if hidden := len(most) + len(ends) - len(names):
+        shown.append(f"… {counted(hidden, 'more column')}")
+    return "\n".join([textwrap.fill(head(result), _WIDTH), *shown])
 
 
 def head(result: Batch) -> str:
     """The counts of a batch on one line."""
     usage, failed = result.usage, len(result.errors)
-    parts = [f"{len(result):,} row{'' if len(result) == 1 else 's'}"]
+    parts = [counted(len(result), "row")]
     if failed:
         parts.append(f"{failed:,} failed")
     parts.append(f"{usage.prompt_tokens:,} prompt tokens ({usage.cached_tokens:,} cached)")
@@ -199,10 +202,11 @@ def head(result: Batch) -> str:
 def reuse(usage: BatchUsage) -> str:
     """What a journal had of a batch; "" where that is nothing."""
     if usage.reused_rows:
-        return f"{usage.reused_rows:,} rows ({usage.reused_tokens:,} tokens) from the journal"
+        had = counted(usage.reused_rows, "row")
+        return f"{had} ({counted(usage.reused_tokens, 'token')}) from the journal"
     if usage.reused_generations:
-        had = f"{usage.reused_generations:,} generations ({usage.reused_tokens:,} tokens)"
-        return f"{had} from the journal"
+        had = counted(usage.reused_generations, "generation")
+        return f"{had} ({counted(usage.reused_tokens, 'token')}) from the journal"
     return ""
 
 
