@@ -82,7 +82,9 @@ if TYPE_CHECKING:
     from lmlang.frontend.meta import (
         Meta,
     )
+    from lmlang.frontend.oneshot import Classification, classify, extract, generate
     from lmlang.frontend.parser import parse_program
+    from lmlang.frontend.partial import Partial
     from lmlang.frontend.printer import print_program
     from lmlang.frontend.recorder import (
         ProgramState,
@@ -95,6 +97,7 @@ if TYPE_CHECKING:
         global_config,
     )
     from lmlang.frontend.view_diff import diff
+    from lmlang.grammar.quotes import Quote
     from lmlang.protocol import (
         Backend,
     )
@@ -115,6 +118,7 @@ __all__ = [
     "Cancelled",
     "CaptureError",
     "ChoicesDecision",
+    "Classification",
     "ConstraintError",
     "ContextOverflow",
     "DeadlineExceeded",
@@ -128,29 +132,33 @@ __all__ = [
     "Meta",
     "ModelError",
     "OpenAI",
+    "Partial",
     "ProgramError",
     "ProgramState",
     "ProgramTypeError",
     "QueueFull",
+    "Quote",
+    "ReplayError",
     "RunLog",
     "Runtime",
     "RuntimeEndpoint",
     "SchemaUnsupported",
     "StreamEvent",
-    "Quote",
-    "ReplayError",
     "Unsatisfiable",
     "WireError",
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "classify",
     "connect",
     "diff",
+    "extract",
     "flush_cache",
     "function",
     "gen",
     "gen_int",
     "gen_string",
+    "generate",
     "get_server_info",
     "global_config",
     "grammar",
@@ -195,15 +203,16 @@ _ROOMS = {
         "ProgramError",
         "ProgramTypeError",
         "QueueFull",
+        "ReplayError",
         "SchemaUnsupported",
         "Unsatisfiable",
         "WireError",
     ),
+    "grammar.quotes": ("Quote",),
     "protocol": ("Backend",),
     "backends.openai": ("OpenAI",),
     "backends.remote": (
         "RuntimeEndpoint",
-        "ReplayError",
         "connect",
     ),
     "frontend.batch_result": ("BatchResult",),
@@ -239,7 +248,9 @@ _ROOMS = {
     ),
     "frontend.feed": ("StreamEvent",),
     "frontend.meta": ("Meta",),
+    "frontend.oneshot": ("Classification", "classify", "extract", "generate"),
     "frontend.parser": ("parse_program",),
+    "frontend.partial": ("Partial",),
     "frontend.printer": ("print_program",),
     "frontend.recorder": ("ProgramState",),
     "frontend.runlog": ("RunLog",),
@@ -253,15 +264,11 @@ _ROOMS = {
 }
 _HOME = {name: (room, name) for room, names in _ROOMS.items() for name in names}
 _HOME["Engine"] = ("runtime.local", "Runtime")
-_LATER = ("classify", "extract", "generate")
-"""Words of the language that this version has not."""
 
 
 def __getattr__(name: str) -> Any:
     if name in ("grammar", "testing"):
         return importlib.import_module(f"lmlang.{name}")
-    if name in _LATER:
-        raise AttributeError(f"lmlang.{name} is not available in this version of lmlang.")
     if name not in _HOME:
         raise AttributeError(f"module 'lmlang' has no attribute {name!r}")
     room, attribute = _HOME[name]
@@ -280,11 +287,11 @@ def _default_runtime() -> Backend:
     return Runtime()
 
 
-_defaults.set_factory(_default_runtime)
 def _rerunning() -> _injected.Rerunning:
     from lmlang.frontend import rerun
 
     return rerun
 
 
+_defaults.set_factory(_default_runtime)
 _injected.set_rerunning(_rerunning)

@@ -43,6 +43,7 @@ OPTIONAL = {
     "lmlang.frontend.batch_table": {"pandas", "pyarrow"},
     "lmlang.grammar.types": {"pydantic", "pydantic_core", "typing_extensions"},
     "lmlang.grammar.type_parts": {"pydantic", "typing_extensions"},
+    "lmlang.grammar.type_text": {"pydantic"},
     "lmlang.grammar.tables": {"numpy"},
     "lmlang.grammar.ebnf_table": {"numpy"},
     "lmlang.grammar.contents": {"numpy"},

@@ -16,8 +16,12 @@ from lmlang.protocol import LogitsProcessor
 
 SOURCES = ("type", "dtype", "regex", "json_schema", "ebnf")
 """Keywords of which each alone says what the output must be."""
-KEYWORDS = (*SOURCES, "json_style", "on_budget", "think", "logits_processor", "provenance")
+KEYWORDS = (
+    *SOURCES, "json_style", "on_budget", "think", "tries", "logits_processor", "provenance"
+)  # fmt: skip
 """All keywords of this page."""
+TRIES, MAX_TRIES = 3, 100
+"""How many values a generation offers to validators, unless it says otherwise, and at most."""
 _CONTRADICTORY = ("min_tokens", "ignore_eos", "stop_regex", "include_stop", "heal")
 """Sampling parameters that a constraint leaves no room for."""
 
@@ -45,11 +49,15 @@ class Living:
         read: The value of its text; None: the text itself.
         processor: A function of the program's own that changes logits.
         is_text: Whether the value is a string in any case.
+        tries: How many values validators of the program's own may be offered; 0: there are none.
+        asked: The type that ``read`` makes values of.
     """
 
     read: Callable[[str], Any] | None = None
     processor: LogitsProcessor | None = None
     is_text: bool = False
+    tries: int = 0
+    asked: Any = None
 
 
 def constrained(given: Mapping[str, Any]) -> tuple[dict[str, Any], Living | None]:
@@ -80,12 +88,27 @@ def constrained(given: Mapping[str, Any]) -> tuple[dict[str, Any], Living | None
             )
         name = getattr(processor, "__name__", None) or type(processor).__name__
         found["processor"] = str(name)
+    asked = given["dtype"] if given["type"] is None else given["type"]
+    tries = _tries(given["tries"], asked)
     if read is None and processor is None:
         return found, None
-    asked = given["dtype"] if given["type"] is None else given["type"]
-    return found, Living(
-        read, processor, asked is str or (isinstance(asked, str) and asked == "str")
-    )
+    is_text = asked is str or (isinstance(asked, str) and asked == "str")
+    return found, Living(read, processor, is_text, tries, asked)
+
+
+def _tries(tries: object, asked: Any) -> int:
+    """How many values of a type validators may be offered."""
+    if asked is None:
+        if tries is not None:
+            raise ProgramError(
+                "gen: tries cannot act without type, whose validators alone refuse values: leave "
+                "it out."
+            )
+        return 0
+    from lmlang.grammar.types import is_validated
+
+    most = TRIES if tries is None else limits.integer("tries", tries, 1, MAX_TRIES)
+    return most if is_validated(asked) else 0
 
 
 def check_combination(node: ir.Gen) -> None:

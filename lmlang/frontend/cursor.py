@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from lmlang import limits
 from lmlang.errors import ProgramError, ProgramTypeError
 from lmlang.frontend import ir
+from lmlang.frontend.constraints import Living
 from lmlang.frontend.expression import Leaf, as_expression, begin, end, place, role_after
 from lmlang.frontend.interpreter import append
 from lmlang.frontend.reasoning import SUFFIX
@@ -74,6 +75,7 @@ class Cursor:
         made = self.run.recording.new_state()
         if isinstance(node, (ir.Gen, ir.Select)):
             variable = self.bind(node.name or self._next_unnamed())
+            variable.asked = leaf.beside.asked if isinstance(leaf.beside, Living) else None
             path = self._next_path()
         placed = place(node, self.head, made, variable.name if variable else "", ends_turn)
         beside: tuple[tuple[Variable, object], ...] = ()

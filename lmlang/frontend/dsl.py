@@ -67,6 +67,7 @@ def gen(
     json_style: Style | None = None,
     on_budget: OnBudget | None = None,
     think: int | None = None,
+    tries: int | None = None,
     logits_processor: LogitsProcessor | None = None,
     provenance: bool | None = None,
     heal: bool | None = None,
@@ -112,6 +113,9 @@ def gen(
             it by the shortest way, "raise" raises `BudgetExceeded`.
         think: So many tokens of hidden text at most before the output, for the model to reason
             in: the model reads them, ``s.text()`` and the value have none of them.
+        tries: How many values validators of your own (of pydantic, ``__post_init__``) may be
+            offered, 3 by default: what they refuse is written anew, that part alone and with what
+            they said as a hidden hint; then `ConstraintError`.
         logits_processor: A function of the output's token ids so far and a row of logits, a tensor
             of the backend's, which it changes or returns another for. Every step waits for it.
         provenance: Tell in ``s.meta(name).provenance`` how each token came about.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from lmlang import markup
 from lmlang.frontend.captures import Capture, captures
 from lmlang.frontend.choices import entropy, joint_logprobs, margin, softmax
+from lmlang.frontend.confidence import Alternative, Parts, Place, alternatives, confidence
 from lmlang.frontend.options import SILENT, Report
 from lmlang.grammar.spec import Spec
 from lmlang.protocol import (
@@ -62,6 +63,8 @@ class Meta:
         constraint: What it had to be; None: anything.
         provenance: How each token came about, where asked for.
         thought: What the model wrote before it, hidden, where ``think`` asked for that.
+        places: Where the tokens of a constrained output stand in its text, where
+            ``return_logprob`` asked for their probabilities.
     """
 
     id: str = ""
@@ -92,6 +95,7 @@ class Meta:
     constraint: Spec | None = field(default=None, repr=False)
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)
     thought: str = field(default="", repr=False)
+    places: tuple[Place, ...] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
         """What there is to say; the tokens of each choice are left to ``choices``."""
@@ -117,6 +121,22 @@ class Meta:
         """Parts of a constrained text: named groups of a pattern, values of JSON by pointers."""
         return captures(self.constraint, self.text)
 
+    @property
+    def confidence(self) -> Parts:
+        """The probability of each part of a constrained output, by names as ``lines[0].amount``.
+
+        It is the product of the probabilities with which the part's tokens were drawn, each among
+        those that were possible there; "" is all of it. Empty, and every name an error, where
+        ``return_logprob=True`` did not ask for them.
+        """
+        return confidence(self.constraint, self.text, self.places)
+
+    def alternatives(
+        self, decode: Callable[[Sequence[int]], str]
+    ) -> dict[str, tuple[Alternative, ...]]:
+        """As `ProgramState.alternatives`, with what tells how tokens read."""
+        return alternatives(self.constraint, self.text, self.places, decode)
+
 
 def of_output(
     output: Output,
@@ -125,6 +145,7 @@ def of_output(
     report: Report,
     constraint: Spec | None,
     thought: str,
+    places: tuple[Place, ...] = (),
 ) -> Meta:
     """The metadata of a generation."""
     return Meta(
@@ -148,6 +169,7 @@ def of_output(
         constraint=constraint,
         provenance=output.provenance,
         thought=thought,
+        places=places,
     )
 
 

@@ -17,11 +17,13 @@ from typing import (
 from lmlang.errors import Cancelled, CaptureError, ProgramError, ProgramTypeError, an, fresh, quote
 from lmlang.frontend import ir
 from lmlang.frontend.blocks import Block
+from lmlang.frontend.confidence import Alternative
 from lmlang.frontend.cursor import Cursor
 from lmlang.frontend.expression import Expression, turn
 from lmlang.frontend.forks import Forks
 from lmlang.frontend.meta import Meta
 from lmlang.frontend.metainfo import meta_info
+from lmlang.frontend.partial import Partial, partials, partials_async
 from lmlang.frontend.reading import Reader, messages_of
 from lmlang.frontend.run import State
 from lmlang.frontend.runlog import RunLog
@@ -232,6 +234,14 @@ class ProgramState:
             )
         return found
 
+    def alternatives(self, name: str) -> dict[str, tuple[Alternative, ...]]:
+        """The tokens of a typed or constrained output where others were possible, by its parts.
+
+        Parts are named as in ``s.meta(name).confidence``; a token's likeliest alternatives are
+        there where ``top_logprobs_num`` asked for them.
+        """
+        return self.meta(name).alternatives(self._cursor.run.backend.decode)
+
     def get_meta_info(self, name: str) -> dict[str, Any] | list[dict[str, Any]]:
         """As `meta`, with SGLang's keys; a list where the generation has several samples.
 
@@ -286,6 +296,19 @@ class ProgramState:
         found = events_async(self._reader, var_name)
         decode = self._cursor.run.backend.decode
         return texts_with_info(found, decode) if return_meta_data else texts_async(found)
+
+    def partial_iter(self, var_name: str) -> Generator[Partial]:
+        """The value of a variable as it comes: what is complete has its type, the rest grows.
+
+        The last one is the value itself (`Partial.done`). A type with validators of your own
+        comes when these have accepted it, and so at once. Ends and raises as `text_iter` does.
+        """
+        return partials(events(self._reader, var_name), lambda: self._reader.variable(var_name))
+
+    def partial_async_iter(self, var_name: str) -> AsyncGenerator[Partial]:
+        """As `partial_iter`, for ``async for``."""
+        found = events_async(self._reader, var_name)
+        return partials_async(found, lambda: self._reader.variable(var_name))
 
     def error(self) -> BaseException | None:
         """What this state failed with, once everything appended has run; None if nothing did."""

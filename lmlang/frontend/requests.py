@@ -23,12 +23,15 @@ from lmlang.errors import (
 )
 from lmlang.frontend import draws, ir, reasoning, selection
 from lmlang.frontend import meta as metadata
+from lmlang.frontend.confidence import Place, places_of
 from lmlang.frontend.constraints import Living
+from lmlang.frontend.mending import Mending
 from lmlang.frontend.meta import Meta
 from lmlang.frontend.options import REPORTING, SAMPLING, Report, report_of
 from lmlang.frontend.run import Handle, Operation, Run
 from lmlang.frontend.samples import Samples
 from lmlang.frontend.thinking import Thinking
+from lmlang.frontend.units import are_told_apart, units_of
 from lmlang.protocol import (
     Backend,
     Generation,
@@ -137,6 +140,7 @@ def answer(run: Run, operation: Operation, handle: Handle) -> Answer:
     assert isinstance(node, ir.Gen)
     seed = run.seed if node.seed is None else node.seed
     report, name = _report(run, node), _id(run, operation)
+    assert isinstance(handle, (Generation, Samples))
     generations = handle.generations if isinstance(handle, Samples) else (handle,)
     outputs = outcome if isinstance(outcome, tuple) else (outcome,)
     metas = tuple(
@@ -147,13 +151,14 @@ def answer(run: Run, operation: Operation, handle: Handle) -> Answer:
                 f"{name}#{sample}" if len(outputs) > 1 else name,
                 report,
                 node.constraint,
-                each.thought if isinstance(each, Thinking) else "",
+                each.thought if isinstance(each, (Thinking, Mending)) else "",
+                _places(run.backend, each, output),
             )
             for sample, (each, output) in enumerate(zip(generations, outputs, strict=True))
         ]
     )
     first = outputs[0]
-    values, error = _values(outputs, node, operation.value)
+    values, error = _values(generations, outputs, node, operation.value)
     told = Answer(
         values[0] if len(outputs) == 1 else values,
         first.text,
@@ -165,8 +170,16 @@ def answer(run: Run, operation: Operation, handle: Handle) -> Answer:
     return told if node.reasoning is None else _without_reasoning(told, node.reasoning)
 
 
+def _places(backend: Backend, generation: Generation, output: Output) -> tuple[Place, ...]:
+    """Where the tokens stand in a constrained output of which probabilities were asked for."""
+    if generation.request.constraint is None or not output.probs:
+        return ()
+    units = units_of(backend, generation.events_from(0), output)
+    return places_of(units) if are_told_apart(units) else ()
+
+
 def _values(
-    outputs: tuple[Output, ...], node: ir.Gen, living: object
+    generations: tuple[Generation, ...], outputs: tuple[Output, ...], node: ir.Gen, living: object
 ) -> tuple[list[object], BaseException | None]:
     """The values of outputs, or their texts and why one of them has none."""
     texts: list[object] = [output.text for output in outputs]
@@ -180,10 +193,18 @@ def _values(
             )
     if not isinstance(living, Living) or living.read is None:
         return texts, None
-    try:
-        return [living.read(output.text) for output in outputs], None
-    except Exception as error:
-        return texts, error
+    values: list[object] = []
+    for generation, output in zip(generations, outputs, strict=True):
+        if isinstance(generation, Mending):
+            if generation.refused is not None:
+                return texts, generation.refused
+            values.append(generation.value)
+            continue
+        try:
+            values.append(living.read(output.text))
+        except Exception as error:
+            return texts, error
+    return values, None
 
 
 def first_at(handle: Handle) -> float | None:
@@ -259,13 +280,37 @@ def _generations(run: Run, prompt: Prompt, operation: Operation, node: ir.Gen) -
         )
         begin = partial(_generation, run.backend)
         if first is None:
-            begun.append(begin(request))
-            continue
-        path = f"{operation.path}/think"
-        key = draws.draw_key(seed, run.row_key, path, sample)
-        thought = replace(first, draw_key=key, tag=replace(tag, op_path=path))
-        begun.append(Thinking(run.backend, begin, thought, request))
+            generation = begin(request)
+        else:
+            path = f"{operation.path}/think"
+            key = draws.draw_key(seed, run.row_key, path, sample)
+            thought = replace(first, draw_key=key, tag=replace(tag, op_path=path))
+            generation = Thinking(run.backend, begin, thought, request)
+        begun.append(_mending(run, operation, generation, request, seed, sample))
     return begun
+
+
+def _mending(
+    run: Run, operation: Operation, first: Generation, request: Request, seed: int, sample: int
+) -> Generation:
+    """A generation whose value validators see first, where they may refuse it.
+
+    A backend without tokens cannot go on from a part of an output, and a server that runs the
+    program has no validators: what they refuse is then an error at once.
+    """
+    living = operation.value
+    if not isinstance(living, Living) or living.read is None or not living.tries:
+        return first
+    if run.send is not None or not run.backend.info().has_tokens:
+        return first
+
+    def draw_key(number: int) -> int:
+        return draws.draw_key(seed, run.row_key, f"{operation.path}/try{number}", sample)
+
+    most = run.max_program_tokens
+    left = None if most is None else most - run.usage.generated_tokens
+    begin = partial(_generation, run.backend)
+    return Mending(run.backend, begin, first, request, living.read, living.tries, draw_key, left)
 
 
 def _thinking(params: SamplingParams, most: int) -> SamplingParams:

@@ -26,6 +26,7 @@ def write_spec(spec: Spec) -> str:
     if isinstance(spec, Ebnf):
         root = "" if spec.root == "root" else f", {quoted(spec.root)}"
         return f"ebnf({quoted(spec.text)}{root})"
+    assert isinstance(spec, JsonSchema)  # no program has a hole
     style = spec.style
     shown = integer_text(style) if isinstance(style, int) else quoted(style)
     return f"json_schema({quoted(spec.text)}{'' if style == 'line' else f', {shown}'})"

@@ -9,12 +9,11 @@ are. Tokens without a text hide them all, and so keep them for what follows.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from lmlang.errors import BackendError, Cancelled, quote
-from lmlang.frontend.dispatcher import dispatcher
+from lmlang.errors import BackendError, quote
+from lmlang.frontend.following import Following
 from lmlang.protocol import (
     Backend,
     Generation,
@@ -44,7 +43,7 @@ class _Markers:
     stop_token_ids: tuple[int, ...] = ()
 
 
-class Thinking(Generation):
+class Thinking(Following):
     """A generation whose output has been reasoned about before, unseen. Thread-safe.
 
     Attributes:
@@ -52,46 +51,20 @@ class Thinking(Generation):
     """
 
     def __init__(self, backend: Backend, begin: Begin, first: Request, request: Request) -> None:
-        super().__init__(request, on_cancel=lambda _: self._cancel())
+        super().__init__(request)
         self.thought = ""
         self._backend = backend
         self._begin = begin
         self._markers = marks = _markers(backend)
-        self._lock = threading.Lock()
-        self._under_way: Generation | None = None
         self._passed = 0
         params = replace(first.params, stop=marks.stop, stop_token_ids=marks.stop_token_ids)
         asked = replace(first, prompt=first.prompt.append(marks.begin), params=params)
-        self._follow(begin(asked), self._thought)
-
-    def _follow(self, generation: Generation, then: Callable[[Output], None]) -> None:
-        """Wait for a generation without blocking; what comes then is the dispatcher's work."""
-        with self._lock:
-            self._under_way = generation
-        if self.cancelled:
-            generation.cancel()
-
-        def ended(_: Generation) -> None:
-            dispatcher().put(lambda: self._go_on(generation, then))
-
-        generation.add_done_callback(ended)
-
-    def _go_on(self, generation: Generation, then: Callable[[Output], None]) -> None:
-        try:
-            outcome = generation.outcome()
-            if isinstance(outcome, BaseException):
-                self.fail(outcome)
-            elif self.cancelled:
-                self.fail(Cancelled("the generation was cancelled."))
-            else:
-                then(outcome)
-        except Exception as error:
-            self.fail(error)
+        self.follow(begin(asked), self._thought)
 
     def _thought(self, output: Output) -> None:
         """The reasoning is there: ask for the output behind it."""
         self.thought = output.text
-        inside = [_as_tokens(self._backend, segment) for segment in output.history]
+        inside = [as_tokens(self._backend, segment) for segment in output.history]
         spoken = [self._markers.begin, *inside, self._markers.end]
         prompt = self.request.prompt
         for segment in spoken:
@@ -105,7 +78,7 @@ class Thinking(Generation):
             usage, history = output.usage + found.usage, (*hidden, *found.history)
             self.complete(replace(found, usage=usage, history=history))
 
-        self._follow(answer, answered)
+        self.follow(answer, answered)
 
     def _pass_on(self, answer: Generation) -> None:
         with self._lock:
@@ -113,18 +86,12 @@ class Thinking(Generation):
                 self._passed += 1
                 self.push(event)
 
-    def _cancel(self) -> None:
-        with self._lock:
-            under_way = self._under_way
-        if under_way is not None:
-            under_way.cancel()
-
 
 def _markers(backend: Backend) -> _Markers:
     info = backend.info()
     if info.thinking is not None:
         begin, end = info.thinking
-        line, lines = (_as_tokens(backend, Text(text)).ids for text in ("\n", "\n\n"))
+        line, lines = (as_tokens(backend, Text(text)).ids for text in ("\n", "\n\n"))
         return _Markers(
             Tokens((begin, *line), ""), Tokens((end, *lines), ""), stop_token_ids=(end,)
         )
@@ -133,11 +100,11 @@ def _markers(backend: Backend) -> _Markers:
             f"think: the backend {quote(info.model)} has no token ids, without which nothing in a "
             "prompt can be hidden: leave think out, or use one that has."
         )
-    begun, ended = (_as_tokens(backend, Text(text)) for text in (BEGIN, END))
+    begun, ended = (as_tokens(backend, Text(text)) for text in (BEGIN, END))
     return _Markers(begun, ended, stop=(STOP,))
 
 
-def _as_tokens(backend: Backend, segment: Segment) -> Tokens:
+def as_tokens(backend: Backend, segment: Segment) -> Tokens:
     """A segment of an output as tokens; text is tokenised by itself."""
     if isinstance(segment, Tokens):
         return segment

@@ -21,7 +21,7 @@ from lmlang.errors import (
 from lmlang.grammar.automaton import Automaton, Rules
 from lmlang.grammar.budget import Budget, OutOfTime, within
 from lmlang.grammar.grammar import Grammar
-from lmlang.grammar.spec import Choice, Ebnf, Either, JsonSchema, Regex, Spec
+from lmlang.grammar.spec import Choice, Ebnf, Either, Hole, JsonSchema, Regex, Spec
 from lmlang.grammar.vocabulary import Vocabulary
 
 __all__ = ["Compiler", "Grammar", "compile_spec", "rules_of"]
@@ -56,6 +56,11 @@ def rules_of(spec: Spec) -> tuple[Rules, Explain]:
 
         graph = compile_schema(spec)
         return SchemaRules(graph, spec.style), lambda: explain(graph)
+    if isinstance(spec, Hole):
+        from lmlang.grammar.hole import HoleRules
+
+        whole = rules_of(spec.schema)
+        return HoleRules(spec, whole[0]), whole[1]
     if isinstance(spec, Ebnf):
         from lmlang.grammar.ebnf_rules import ebnf_rules
 

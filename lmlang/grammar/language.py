@@ -19,6 +19,7 @@ from lmlang.errors import ConstraintError, GrammarTooLarge, quote
 from lmlang.grammar.machine import GONE, MAX_EXPLORED, NEVER, Machine, too_large
 from lmlang.grammar.machines import Lengths, Others, Product, Texts
 from lmlang.grammar.regex import compile_regex, compile_search
+from lmlang.grammar.substrings import Substrings
 from lmlang.grammar.threads import Pattern
 
 MAX_DEPTH = 100
@@ -74,6 +75,8 @@ class Language:
             least, most = self._of
             upper = "" if most is None else f" and at most {most:,}"
             return f"texts of at least {least:,}{upper} characters"
+        if self._kind == "substrings":
+            return f"what stands in a text of {len(self._of[0]):,} characters"
         parts = _leaves(self)
         more = f" and {len(parts) - 3:,} more" if len(parts) > 3 else ""
         return f"what is made of {', '.join(parts[:3])}{more}"
@@ -96,6 +99,10 @@ class Language:
         if self._kind == "lengths":
             least, most = self._of
             return bool(least <= len(text) and (most is None or len(text) <= most))
+        if self._kind == "substrings":
+            source, least, most = self._of
+            fits = least <= len(text) and (most is None or len(text) <= most)
+            return bool(fits and text in source)
         if self._kind == "not":
             return not self._of._holds(text)
         if self._kind in ("all", "any"):
@@ -156,6 +163,11 @@ class Language:
         """How many texts belong to it, counted up to a limit."""
         if self._kind == "texts":
             return min(len(self._of), limit)
+        if self._kind == "substrings":
+            source, least, most = self._of
+            lengths = min(len(source), len(source) if most is None else most) - least + 1
+            if lengths >= limit:  # there is one of each length
+                return limit
         machine = self.machine
         known = set[int]()
         level = {machine.start: 1} if not self.is_empty() else {}
@@ -338,6 +350,17 @@ def of_length(least: int, most: int | None) -> Language:
     if most is not None and least > most:
         return NOTHING
     return _language("lengths", (least, most), lambda new: Machine(Lengths(least, most), new.name))
+
+
+def standing_in(text: str, least: int, most: int | None) -> Language:
+    """What stands in a text as it is, of so many characters; no upper bound for None."""
+    if most is not None and least > most:
+        return NOTHING
+    return _language(
+        "substrings",
+        (text, least, most),
+        lambda new: Machine(Substrings(text, least, most), new.name),
+    )
 
 
 ANY: Language = of_length(0, None)

@@ -136,12 +136,39 @@ class Either:
         object.__setattr__(self, "specs", tuple(flat))
 
 
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """What may stand in JSON text between two others; for who writes a part of it anew.
+
+    Args:
+        schema: Of the whole text.
+        before: What stands before the output.
+        lead: How the output begins: the rest of what leads to the value.
+        after: What stands behind the value, which then is all of the output; None: the output
+            goes on to the end of the whole.
+    """
+
+    schema: JsonSchema
+    before: str
+    lead: str = ""
+    after: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.schema, JsonSchema):
+            raise ConstraintError(
+                f"a hole is of a JSON schema, not {an(type(self.schema).__name__)}."
+            )
+        texts = (self.before, self.lead, "" if self.after is None else self.after)
+        if not all(isinstance(text, str) for text in texts):
+            raise ConstraintError("the texts around a hole are strings.")
+
+
 _KINDS = (Regex, JsonSchema, Ebnf, Choice, Either)
-Spec: TypeAlias = Union[Regex, JsonSchema, Ebnf, Choice, Either]  # noqa: UP007 - a forward name
+Spec: TypeAlias = Union[Regex, JsonSchema, Ebnf, Choice, Either, Hole]  # noqa: UP007 - forward name
 
 
 def is_spec(value: object) -> bool:
-    """Whether a value is a spec; what is one, has been checked when it was made."""
+    """Whether a value is a spec that a program may have; it has been checked when it was made."""
     return isinstance(value, _KINDS)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from lmlang.errors import SchemaUnsupported, quote
 from lmlang.grammar import literals, type_scalars
+from lmlang.grammar.quotes import SAID
 from lmlang.grammar.type_core import LAYERS, Core, function_of, name_of, peeled
 from lmlang.grammar.type_scalars import Schema, bounds_of, exactly, members, spelling
 
@@ -92,6 +93,9 @@ class Walk:
     def layer(self, core: Core) -> Schema:
         """A function, a default or an error around a schema; functions may refuse what it lets."""
         found = self.schema(core.get("json_schema_input_schema") or core["schema"])
+        said = (core.get("metadata") or {}).get(SAID)
+        if said is not None:
+            return dict(said) if found == {"type": "string"} else {"allOf": [found, said]}
         function = function_of(core)
         if function is None:
             return found

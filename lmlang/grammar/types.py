@@ -27,6 +27,7 @@ from typing_extensions import NotRequired, Required, TypedDict, is_typeddict
 
 from lmlang.errors import ConstraintError, SchemaUnsupported, quote
 from lmlang.grammar import literals
+from lmlang.grammar.refusals import has_validators
 from lmlang.grammar.spec import Choice, Either, JsonSchema, Regex, Spec, Style, is_spec
 from lmlang.grammar.type_core import Core, function_of
 from lmlang.grammar.type_scalars import bounds_of, members, spelling
@@ -34,6 +35,8 @@ from lmlang.grammar.type_schema import Walk, schema_of
 
 Reader: TypeAlias = Callable[[str], Any]
 """The value of a text; `ConstraintError` where it has none."""
+Output: TypeAlias = tuple[Spec, Reader, bool]
+"""The constraint of a type, what reads its values, whether validators may refuse them."""
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
@@ -69,7 +72,17 @@ def reader_of(tp: Any) -> Reader:
     return _output(tp, "line")[1]
 
 
-def _output(tp: Any, style: Style) -> tuple[Spec, Reader]:
+def is_validated(tp: Any) -> bool:
+    """Whether validators of the program's own may refuse values of a type."""
+    return _output(tp, "line")[2]
+
+
+def is_json(tp: Any) -> bool:
+    """Whether all values of a type are written as JSON."""
+    return isinstance(spec_of(tp), JsonSchema)
+
+
+def _output(tp: Any, style: Style) -> Output:
     try:
         try:
             hash(tp)
@@ -84,19 +97,20 @@ def _output(tp: Any, style: Style) -> tuple[Spec, Reader]:
 
 
 @lru_cache(maxsize=512)
-def _remembered(tp: Any, style: Style, _: str) -> tuple[Spec, Reader]:
+def _remembered(tp: Any, style: Style, _: str) -> Output:
     return _made(tp, style)
 
 
-def _made(tp: Any, style: Style) -> tuple[Spec, Reader]:
+def _made(tp: Any, style: Style) -> Output:
     if isinstance(tp, Mapping):
-        return JsonSchema.of(tp, style), _json
+        return JsonSchema.of(tp, style), _json, False
     if is_spec(tp):
-        return tp, _json if isinstance(tp, JsonSchema) else str
+        return tp, _json if isinstance(tp, JsonSchema) else str, False
     tp = _NAMED.get(tp, tp) if isinstance(tp, str) else tp
     if _OLD_TYPED_DICTS:
         _teach(tp, set())
-    return _plain(tp) or _structured(tp, style)
+    spec, read = _plain(tp) or _structured(tp, style)
+    return spec, read, has_validators(_adapter(tp).core_schema)
 
 
 # ------------------------------------------------------------------------------------- JSON
@@ -182,7 +196,7 @@ def _plain(tp: Any) -> tuple[Spec, Reader] | None:
 
 def _alternatives(core: Core) -> list[_Alternative] | None:
     """The kinds of literals of a scalar; None for what is written as JSON, or for an empty text."""
-    walk = Walk(core)
+    walk, whole = Walk(core), core
     while core["type"] in _FUNCTIONS or core["type"] == "definitions":
         if function_of(core) is not None:
             return None
@@ -206,7 +220,7 @@ def _alternatives(core: Core) -> list[_Alternative] | None:
         fits = _INTEGER if kind == "int" else _NUMBER
         return [_Alternative(spec, lambda text: text if fits.fullmatch(text) else None)]
     if kind == "str":
-        return [_Alternative(JsonSchema.of(walk.schema(core)), _quoted)]
+        return [_Alternative(JsonSchema.of(walk.schema(whole)), _quoted)]
     if kind in ("date", "datetime", "time", "timedelta", "uuid"):
         first, *more = spelling(core, walk.refusal)
         pattern = "".join([f"(?={each})" for each in more]) + first

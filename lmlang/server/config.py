@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lmlang import limits
 from lmlang.errors import ProgramError, quote
-from lmlang.grammar.spec import Choice, Ebnf, Either, JsonSchema, Regex, Spec
+from lmlang.grammar.spec import Choice, Ebnf, Either, Hole, JsonSchema, Regex, Spec
 from lmlang.protocol import Request, ScoreRequest
 
 KEYS_VARIABLE = "LMLANG_API_KEYS"
@@ -224,5 +224,8 @@ def _size(spec: Spec) -> int:
         return sum(map(len, spec.texts))
     if isinstance(spec, Regex):
         return len(spec.pattern)
+    if isinstance(spec, Hole):
+        around = len(spec.before) + len(spec.lead) + len(spec.after or "")
+        return _size(spec.schema) + around
     assert isinstance(spec, (JsonSchema, Ebnf))
     return len(spec.text)

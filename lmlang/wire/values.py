@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from lmlang.errors import ProgramError
-from lmlang.grammar.spec import Choice, Ebnf, Either, JsonSchema, Regex, Spec
+from lmlang.grammar.spec import Choice, Ebnf, Either, Hole, JsonSchema, Regex, Spec
 from lmlang.protocol import (
     BackendInfo,
     ChoiceScore,
@@ -136,6 +136,8 @@ def _write_spec(spec: Spec) -> dict[str, Any]:
             return {"choice": list(texts)}
         case Either(specs):
             return {"either": [_write_spec(each) for each in specs]}
+        case Hole(schema, before, lead, after):
+            return {"hole": _write_spec(schema), "before": before, "lead": lead, "after": after}
 
 
 _SPECS: dict[str, tuple[type, dict[str, tuple[str, Form]]]] = {
@@ -153,13 +155,18 @@ def _read_spec(value: Any, place: str) -> Spec:
         specs = read_fields(value, place, {"either": sequence(_PLAIN_SPEC)})["either"]
         either_: Spec = made(Either, {"specs": specs}, place)
         return either_
+    if isinstance(value, dict) and "hole" in value:
+        fields = {"hole": _PLAIN_SPEC, "before": TEXT, "lead": TEXT, "after": optional(TEXT)}
+        held = read_fields(value, place, fields)
+        hole: Spec = made(Hole, {"schema": held.pop("hole"), **held}, place)
+        return hole
     return _read_plain_spec(value, place)
 
 
 def _read_plain_spec(value: Any, place: str) -> Spec:
     kind = next((kind for kind in _SPECS if isinstance(value, dict) and kind in value), None)
     if kind is None:
-        refuse(place, "a constraint: regex, json_schema, ebnf, choice or either", value)
+        refuse(place, "a constraint: regex, json_schema, ebnf, choice, either or hole", value)
     make, forms = _SPECS[kind]
     found = read_fields(value, place, {key: form for key, (_, form) in forms.items()}, _OPTIONAL)
     spec: Spec = made(make, {forms[key][0]: held for key, held in found.items()}, place)

@@ -5,13 +5,6 @@ import pytest
 import lmlang as lm
 
 
-@pytest.mark.parametrize("name", ["classify", "extract", "generate"])
-def test_words_of_later_versions_say_so(name):
-    with pytest.raises(AttributeError, match=rf"^lmlang\.{name} is not available in this version"):
-        getattr(lm, name)
-    assert not hasattr(lm, name)
-
-
 def test_other_names_are_unknown():
     with pytest.raises(AttributeError, match="module 'lmlang' has no attribute 'genn'"):
         lm.genn  # noqa: B018

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import TypeAlias
 
 from lmlang.errors import GrammarSyntaxError, quote
+from lmlang.grammar import quotes
 from lmlang.grammar.schema.document import ANNOTATIONS, TRUE, Document, Literal, Schema, circle
 from lmlang.grammar.schema.resources import Draft, escaped, where
 from lmlang.grammar.schema.source import Value, canonical
@@ -55,6 +56,7 @@ class Keywords:
     least_length: int = 0
     most_length: int | None = None
     patterns: list[str] = field(default_factory=list)
+    source: str | None = None
     format: str | None = None
     # arrays
     prefix: tuple[Literal, ...] = ()
@@ -274,6 +276,12 @@ def _pattern(at: _At, keyword: str, inner: Value) -> None:
     at.kept.patterns.append(inner)
 
 
+def _source(at: _At, keyword: str, inner: Value) -> None:
+    if not isinstance(inner, str):
+        raise at.wrong(keyword, inner, "a text, which the string stands in")
+    at.kept.source = inner
+
+
 def _format(at: _At, keyword: str, inner: Value) -> None:
     if not isinstance(inner, str):
         raise at.wrong(keyword, inner, "a name")
@@ -388,6 +396,7 @@ _KEYWORDS: dict[str, tuple[int, int, _Read]] = {
     "maxLength": (4, 2020, _count("most_length")),
     "pattern": (4, 2020, _pattern),
     "format": (4, 2020, _format),
+    quotes.KEYWORD: (4, 2020, _source),
     "prefixItems": (2020, 2020, _prefix),
     "items": (4, 2020, _items),
     "contains": (6, 2020, _one("contains")),

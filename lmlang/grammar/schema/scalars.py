@@ -16,7 +16,15 @@ from typing import Generic, TypeAlias, TypeVar
 from lmlang.errors import GrammarSyntaxError, GrammarTooLarge, SchemaUnsupported
 from lmlang.grammar.budget import OutOfTime
 from lmlang.grammar.formats import format_language
-from lmlang.grammar.language import ANY, NOTHING, Language, of_length, of_texts, searching
+from lmlang.grammar.language import (
+    ANY,
+    NOTHING,
+    Language,
+    of_length,
+    of_texts,
+    searching,
+    standing_in,
+)
 from lmlang.grammar.schema.dialect import (
     BOOLEAN,
     NULL,
@@ -209,8 +217,11 @@ def _strings(keywords: Keywords, schema: Schema) -> Strings:
         free = False
         if found is NOTHING:
             return NO_STRINGS
-    if keywords.least_length or keywords.most_length is not None:
-        found = found & of_length(keywords.least_length, keywords.most_length)
+    least, most = keywords.least_length, keywords.most_length
+    if keywords.source is not None:
+        found, free = found & standing_in(keywords.source, least, most), False
+    elif least or most is not None:
+        found = found & of_length(least, most)
     for pattern in keywords.patterns:
         found, free = found & pattern_language(pattern, "pattern", schema.pointer), False
     if keywords.format is not None:

@@ -1,0 +1,115 @@
+"""Types and their values as text for prompts: how a value is written, and what is asked for.
+
+written(Person("Ann", 41), Person)     {"name": "Ann", "age": 41}
+outline(Person)                        {"name": text, "age": integer}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema
+
+from lmlang.errors import ConstraintError, quote
+from lmlang.grammar.spec import JsonSchema, is_spec
+from lmlang.grammar.types import is_json, reader_of
+
+MAX_OUTLINE = 2_000
+"""Characters of an outline; a type that needs more has none."""
+MAX_DEPTH = 8
+_WORDS = {
+    "string": "text", "integer": "integer", "number": "number", "boolean": "true or false",
+    "null": "null",
+}  # fmt: skip
+
+
+def written(value: Any, tp: Any) -> str:
+    """A value as it is generated: JSON, or a plain literal.
+
+    Args:
+        value: An instance of the type, or what pydantic makes one of.
+        tp: A type as `gen` takes it.
+
+    Raises:
+        ConstraintError: It is none of the type.
+    """
+    if isinstance(tp, Mapping) or is_spec(tp):
+        text = value if isinstance(value, str) and not is_json(tp) else _json(value)
+        reader_of(tp)(text)
+        return text
+    adapter: TypeAdapter[Any] = TypeAdapter(tp)
+    try:
+        read = adapter.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ConstraintError(
+            f"{quote(repr(value))[1:-1]} is none of the type"
+            f"{f' ({quote(place)})' if place else ''}: {first['msg']}."
+        ) from error
+    data = adapter.dump_python(read, mode="json", by_alias=True, round_trip=True)
+    text = _json(data) if is_json(tp) else str(data)
+    reader_of(tp)(text)
+    return text
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise ConstraintError(f"{quote(repr(value))[1:-1]} is no JSON: {error}.") from None
+
+
+def outline(tp: Any) -> str:
+    """What a type is, for a model to read; "" where that would be long or cannot be said."""
+    if isinstance(tp, JsonSchema):
+        schema: Any = json.loads(tp.text)
+    elif isinstance(tp, Mapping):
+        schema = tp
+    elif is_spec(tp):
+        return ""
+    else:
+        try:
+            schema = TypeAdapter(tp).json_schema()
+        except (PydanticInvalidForJsonSchema, PydanticUserError):
+            return ""
+    shown = _shown(schema, schema, 0)
+    return shown if len(shown) <= MAX_OUTLINE else ""
+
+
+def _shown(whole: Any, schema: Any, depth: int) -> str:
+    if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
+        return "anything"
+    if "$ref" in schema:
+        name = str(schema["$ref"]).rpartition("/")[2]
+        return _shown(whole, whole.get("$defs", {}).get(name), depth + 1)
+    if "const" in schema:
+        return _json(schema["const"])
+    if "enum" in schema:
+        return " or ".join(map(_json, schema["enum"]))
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        if keyword in schema:
+            return " or ".join(
+                dict.fromkeys(_shown(whole, each, depth + 1) for each in schema[keyword])
+            )
+    kind = schema.get("type")
+    if kind == "object" and "properties" in schema:
+        named = schema["properties"].items()
+        members = [_member(whole, name, each, depth) for name, each in named]
+        return f"{{{', '.join(members)}}}"
+    if kind == "object":
+        return f"{{text: {_shown(whole, schema.get('additionalProperties'), depth + 1)}, …}}"
+    if kind == "array":
+        items = schema.get("prefixItems") or [schema.get("items")]
+        more = "" if "prefixItems" in schema else ", …"
+        return f"[{', '.join(_shown(whole, each, depth + 1) for each in items)}{more}]"
+    return str(schema.get("format") or _WORDS.get(str(kind), "anything"))
+
+
+def _member(whole: Any, name: str, schema: Any, depth: int) -> str:
+    said = schema.get("description") if isinstance(schema, Mapping) else None
+    more = f" ({' '.join(str(said).split())})" if said else ""
+    return f"{_json(name)}: {_shown(whole, schema, depth + 1)}{more}"

@@ -1,0 +1,274 @@
+"""Values that validators refuse: only the refused part is written anew, with a hidden hint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import pydantic
+import pytest
+
+import lmlang as lm
+from lmlang.errors import BudgetExceeded, ConstraintError, ProgramError
+from lmlang.grammar.spec import Hole
+from lmlang.protocol import EndTurn, Prompt, Text, Turn
+from lmlang.server.app import make_app
+from lmlang.testing import RandomBackend, ScriptedBackend
+from tests.backends.served import served
+from tests.tiny import tiny_model
+
+
+class Job(pydantic.BaseModel):
+    start: int
+    end: int
+    at: str
+
+    @pydantic.field_validator("end")
+    @classmethod
+    def after_start(cls, value, info):
+        if value < info.data.get("start", 0):
+            raise ValueError(f"*/ it ends before it starts, in {info.data['start']}")
+        return value
+
+
+@dataclass
+class Span:
+    low: int
+    high: int
+
+    def __post_init__(self):
+        if self.low > self.high:
+            raise ValueError("low is above high")
+
+
+@dataclass
+class Record:
+    name: str
+    jobs: list[Job]
+    span: Span | None = None
+
+
+def large(value):
+    if value < 4:
+        raise ValueError("too small")
+    return value
+
+
+GOOD = (
+    '{"name": "Bo", "jobs": [{"start": 1, "end": 2, "at": "x"}, {"start": 5, "end": 8, "at": "é"}]}'
+)
+BAD = GOOD.replace("8", "3")
+
+
+def run(*answers, tp=Record, **keywords):
+    backend = ScriptedBackend(list(answers))
+
+    @lm.function
+    def program(s):
+        s += "CV: "
+        s += lm.gen("x", type=tp, max_tokens=400, **keywords)
+        s += " end"
+
+    return program.run_batch([()], backend=backend, on_error="return", seed=1)[0], backend
+
+
+def test_only_the_refused_field_is_written_anew():
+    state, backend = run(BAD, "4", "8")
+    assert state["x"].jobs[1] == Job(start=5, end=8, at="é")
+    assert state.text_of("x") == GOOD
+    assert state.text() == f"CV: {GOOD} end"
+    first, *tries = backend.requests
+    at = BAD.index("3")
+    for request in tries:
+        hole = request.constraint
+        assert (hole.before + hole.lead, hole.after) == (BAD[:at], BAD[at + 1 :])
+        assert request.prompt.segments()[1].text == BAD[:at]  # the very tokens that were generated
+    read = backend.render(state._reader.prompt())
+    assert "refused" not in read  # the hint is tokens without a text
+    hints = [backend.decode(s.ids) for s in tries[1].prompt.segments()[2:]]
+    assert hints == [
+        "/* 3 was refused: * / it ends before it starts, in 5 */ ",
+        "/* 4 was refused: * / it ends before it starts, in 5 */ ",
+    ]
+    assert len({first.draw_key, *(request.draw_key for request in tries)}) == 3
+    assert [request.tag.op_path for request in tries] == ["0/try1", "0/try2"]
+
+
+def test_all_tokens_are_counted_and_told_of():
+    once, _ = run(GOOD)
+    state, backend = run(BAD, "4", "8", return_logprob=True)
+    generated = once.usage().generated_tokens
+    assert state.usage().generated_tokens == generated + 2 * len("8\0")  # what ends it counts
+    meta = state.meta("x")
+    assert meta.generated_tokens == state.usage().generated_tokens
+    assert len(meta.tokens) == len(meta.logprobs) == len(meta.probs)
+    assert backend.decode(meta.tokens) == GOOD
+    assert meta.finish == "complete"
+    (operation,) = state.run_log().operations
+    assert operation.text == GOOD
+    assert operation.usage == state.usage()
+    asked = sum(len(backend.encode(request.prompt)) for request in backend.requests)
+    assert meta.prompt_tokens == asked
+
+
+@pytest.mark.parametrize(
+    ("bad", "new", "good"),
+    [
+        ('{"low": 3, "high": 1}', '{"low": 1, "high": 1}', '{"low": 1, "high": 1}'),
+        ("null", None, "null"),
+    ],
+)
+def test_a_part_that_is_an_object_is_written_anew_as_a_whole(bad, new, good):
+    text = '{"name": "Bo", "jobs": [], "span": %s}'
+    state, _ = run(text % bad, *([new] if new else []))
+    assert state.text_of("x") == text % good
+
+
+def test_a_value_that_is_refused_as_a_whole_is_written_anew_from_its_beginning():
+    state, backend = run('{"low": 3, "high": 1}', '{"low": 0, "high": 1}', tp=Span)
+    assert state["x"] == Span(0, 1)
+    assert backend.requests[1].constraint == backend.requests[0].constraint
+    state, _ = run("3", "7", tp=Annotated[int, pydantic.AfterValidator(large)])
+    assert state["x"] == 7
+
+
+def test_where_values_depend_on_one_another_all_that_follows_is_written_anew():
+    class Even(pydantic.BaseModel):
+        n: int
+
+        @pydantic.field_validator("n")
+        @classmethod
+        def even(cls, value):
+            assert value % 2 == 0, "it is odd"
+            return value
+
+    union = list[Even] | list[str]
+    state, backend = run('[{"n": 1}, {"n": 4}]', '2}, {"n": 6}]', tp=union)
+    assert backend.requests[1].constraint == Hole(
+        backend.requests[0].constraint, '[{"n": ', "", None
+    )
+    assert [each.n for each in state["x"]] == [2, 6]
+
+
+def test_after_so_many_tries_the_error_names_field_value_and_message():
+    for tries, answers in ((1, [BAD]), (2, [BAD, "4"]), (None, [BAD, "4", "4"])):
+        state, backend = run(*answers, tries=tries)
+        error = state.error()
+        assert type(error) is ConstraintError
+        value = answers[-1] if len(answers) > 1 else "3"
+        assert f'the field jobs[1].end = {value} was refused' in str(error)
+        assert "it ends before it starts" in str(error)
+        assert f"tries={len(answers)}" in str(error)
+        assert len(backend.requests) == len(answers)
+        assert state.usage().generated_tokens >= len(BAD)
+
+
+def test_streams_tell_of_a_value_once_it_is_sure():
+    backend = ScriptedBackend([BAD, "8"], completes="on a thread", chunk=1)
+
+    @lm.function
+    def program(s):
+        s += "CV: " + lm.gen("x", type=Record, max_tokens=400)
+
+    state = program.run(backend=backend, stream=True)
+    assert "".join(state.text_iter("x")) == GOOD
+    backend = ScriptedBackend([BAD, "8"], completes="on a thread", chunk=1)
+    state = program.run(backend=backend, stream=True)
+    (found,) = state.partial_iter("x")
+    assert found.done
+    assert found.value == state["x"]
+    backend.close()
+
+
+def test_a_program_s_budget_counts_tries():
+    backend = ScriptedBackend([BAD, "4", "4", "4", "4"])
+
+    @lm.function
+    def program(s):
+        s += lm.gen("x", type=Record, max_tokens=400, tries=9)
+
+    with pytest.raises((BudgetExceeded, ConstraintError)):
+        program.run(backend=backend, max_program_tokens=len(BAD) + 3)
+    assert len(backend.requests) < 4
+
+
+def test_tries_without_a_type_and_what_is_no_number_are_refused():
+    with pytest.raises(ProgramError, match="tries cannot act without type"):
+        lm.gen("x", tries=2)
+    with pytest.raises(ProgramError, match="tries"):
+        lm.gen("x", type=Record, tries=0)
+
+
+def test_an_exception_of_another_kind_stays_what_it_is():
+    class Broken(pydantic.BaseModel):
+        n: int
+
+        @pydantic.field_validator("n")
+        @classmethod
+        def broken(cls, value):
+            raise ZeroDivisionError("mine")
+
+    state, backend = run('{"n": 1}', tp=Broken)
+    assert isinstance(state.error(), ZeroDivisionError)
+    assert len(backend.requests) == 1
+
+
+class Twice(pydantic.BaseModel):
+    """Refuses the first value of ``b`` that it sees, whatever it is."""
+
+    a: list[int]
+    b: int
+    c: bool
+
+    @pydantic.field_validator("b")
+    @classmethod
+    def refused_once(cls, value):
+        SEEN.append(value)
+        if len(SEEN) % 2:
+            raise ValueError("not this one")
+        return value
+
+
+SEEN: list[int] = []
+PROMPT = Prompt.of(Turn("user"), Text("Numbers."), EndTurn(), Turn("assistant"))
+
+
+@lm.function
+def twice(s):
+    with s.user():
+        s += "Numbers."
+    with s.assistant():
+        s += lm.gen("x", type=Twice, max_tokens=120, return_logprob=True, think=4)
+    with s.user():
+        s += "More."
+
+
+def test_a_runtime_keeps_the_prefix_in_its_cache_here_and_served():
+    told = []
+    with (
+        lm.Runtime.over(*tiny_model(), kv_tokens=2_000, max_batch_tokens=256) as runtime,
+        served(make_app(runtime)) as url,
+        lm.connect(url) as remote,
+    ):
+        for backend in (runtime, remote):
+            SEEN.clear()
+            runtime.flush_cache()
+            state = twice.run(backend=backend, seed=3)
+            assert len(SEEN) == 2
+            assert state["x"].b == SEEN[1]
+            text, meta = state.text_of("x"), state.meta("x")
+            assert runtime.decode(meta.tokens) == text
+            assert len(meta.probs) == len(meta.tokens)
+            assert set(meta.confidence) >= {"", "a", "b", "c"}
+            # Of the value's prompts, first and second, only the hint and its borders are new.
+            fresh = meta.prompt_tokens - meta.cached_tokens
+            assert fresh < len(runtime.encode(PROMPT)) + len("/* was refused: not this one */") + 40
+            told.append((text, state.usage(), state.token_ids()))
+    assert told[0] == told[1]
+
+
+def test_a_backend_of_random_answers_mends_too():
+    SEEN.clear()
+    state = twice.run(backend=RandomBackend(2), seed=1)
+    assert state["x"].b == SEEN[-1]
+    assert len(SEEN) == 2

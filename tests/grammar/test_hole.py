@@ -1,0 +1,152 @@
+"""Holes: what is written in one makes an output of the schema, and nothing else may be written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmlang import wire
+from lmlang.errors import ConstraintError
+from lmlang.grammar.automaton import Automaton
+from lmlang.grammar.compiler import compile_spec, rules_of
+from lmlang.grammar.hole import stands_apart
+from lmlang.grammar.matcher import GrammarMatcher
+from lmlang.grammar.spec import Hole, JsonSchema
+from lmlang.grammar.vocabulary import Vocabulary
+from lmlang.protocol import Prompt, Request, Text
+
+JOB = {
+    "type": "object",
+    "properties": {
+        "start": {"type": "integer", "minimum": 1, "maximum": 40},
+        "at": {"type": "string", "maxLength": 3},
+        "tags": {"type": "array", "items": {"enum": ["a", "b,]", '}"']}},
+    },
+    "required": ["start", "at", "tags"],
+    "additionalProperties": False,
+}
+SCHEMA = JsonSchema.of(
+    {
+        "type": "object",
+        "properties": {"jobs": {"type": "array", "items": {"$ref": "#/$defs/job"}}},
+        "required": ["jobs"],
+        "additionalProperties": False,
+        "$defs": {"job": JOB},
+    }
+)
+TEXT = (
+    '{"jobs": [{"start": 7, "at": "é\\"x", "tags": ["a", "b,]"]}, '
+    '{"start": 1, "at": "", "tags": []}]}'
+)
+VALUES = (
+    ("7", ("jobs", 0, "start"), ["1", "40", "39"], ["41", "0", "7,", '"7"', "7 ", "null"]),
+    ('"é\\"x"', ("jobs", 0, "at"), ['""', '"abc"', '"]}"'], ['"abcd"', '"a" ', "7", '"a",']),
+    ('["a", "b,]"]', ("jobs", 0, "tags"), ["[]", '["}\\""]'], ['["c"]', "[]]", '["a"], ']),
+    (
+        '{"start": 1, "at": "", "tags": []}',
+        ("jobs", 1),
+        ['{"start": 2, "at": "]", "tags": ["b,]"]}'],
+        ["{}", '{"start": 2, "at": "]", "tags": []}, {"start": 3, "at": "", "tags": []}'],
+    ),
+)
+
+
+def hole(value: str, lead: int = 0, rest: bool = False) -> Hole:
+    """The hole where a value stands in the text; some of what is before it is left to write."""
+    at = TEXT.index(value)
+    before = TEXT[: at - lead]
+    return Hole(SCHEMA, before, TEXT[at - lead : at], None if rest else TEXT[at + len(value) :])
+
+
+def fits(spec: Hole, text: str) -> bool:
+    automaton = Automaton(rules_of(spec)[0])
+    end = automaton.run(automaton.start, text.encode())
+    return end is not None and end.accepting
+
+
+@pytest.mark.parametrize("lead", [0, 1, 5])
+@pytest.mark.parametrize(("value", "path", "good", "bad"), VALUES)
+def test_one_value_may_be_another_of_its_schema_and_nothing_more(value, path, good, bad, lead):
+    spec = hole(value, lead)
+    assert stands_apart(SCHEMA, path)
+    for text in (value, *good):
+        assert fits(spec, spec.lead + text)
+        json.loads(spec.before + spec.lead + text + spec.after)
+    for text in bad:
+        assert not fits(spec, spec.lead + text)
+    assert lead == 0 or not fits(spec, "?" * lead + value)
+
+
+def test_all_that_follows_may_differ_to_the_end():
+    spec = hole("7", 2, rest=True)
+    assert fits(spec, ': 9, "at": "", "tags": []}]}')
+    assert not fits(spec, ": 9")
+    assert not fits(spec, '  9, "at": "", "tags": []}]}')
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(VALUES), st.integers(0, 6), st.booleans(), st.data())
+def test_any_way_through_a_hole_makes_a_whole_of_it(case, lead, rest, data):
+    spec = hole(case[0], lead, rest)
+    automaton, made = Automaton(rules_of(spec)[0]), bytearray()
+    state = automaton.start
+    while not (state.accepting and data.draw(st.booleans())):
+        following = list(automaton.following(state))
+        if not following or len(made) > 60:
+            break
+        made.append(data.draw(st.sampled_from(following)))
+        state = automaton.push(state, made[-1])
+        assert state is not None
+    whole = spec.before + (bytes(made) + automaton.completion(state)).decode() + (spec.after or "")
+    checked = Automaton(rules_of(SCHEMA)[0])
+    end = checked.run(checked.start, whole.encode())
+    assert end is not None
+    assert end.accepting
+
+
+@pytest.mark.parametrize(("value", "path", "good", "bad"), VALUES)
+def test_masks_are_what_trying_every_token_gives(value, path, good, bad):
+    pieces = [bytes([b]) for b in range(256)] + [
+        b'", "', b'"]', b"]}", b"1, ", b'"a', b"12", b'"tags": [', b'{"start": ', b"[]", b'""', b'"},',
+    ]  # fmt: skip
+    vocabulary = Vocabulary(pieces, encode=lambda text: list(text.encode()))
+    for rest in (False, True):
+        spec = hole(value, 2, rest)
+        grammar = compile_spec(spec, vocabulary)
+        matcher = GrammarMatcher(grammar)
+        for byte in (spec.lead + value).encode():
+            mask = grammar.masks.mask(grammar.automaton, matcher.state)
+            legal = {i for i in range(len(pieces)) if int(mask.bits[i >> 5]) >> (i % 32) & 1}
+            due = {i for i, p in enumerate(pieces) if grammar.automaton.run(matcher.state, p)}
+            assert legal == due
+            assert matcher.accept_token(byte)
+
+
+def test_values_that_others_depend_on_do_not_stand_apart():
+    for schema, path, apart in (
+        ({"anyOf": [{"type": "object", "properties": {"a": {}}}, {"type": "null"}]}, ("a",), True),
+        ({"anyOf": [{"properties": {"a": {}}}, {"type": "object"}]}, ("a",), False),
+        ({"type": "array", "items": {}, "uniqueItems": True}, (0,), False),
+        ({"type": "array", "prefixItems": [{}], "items": {"properties": {}}}, (1, "x"), True),
+        ({"properties": {"a": {}}, "if": {}}, ("a",), False),
+        ({"properties": {"a": {}}, "enum": [{"a": 1}]}, ("a",), False),
+        ({"additionalProperties": {"type": "object", "not": {}}}, ("k", "x"), False),
+    ):
+        assert stands_apart(JsonSchema.of(schema), path) is apart, schema
+
+
+def test_texts_around_a_hole_must_be_of_the_schema():
+    with pytest.raises(ConstraintError, match="begins with"):
+        rules_of(Hole(SCHEMA, '{"jobs": [{"finish', ""))
+    with pytest.raises(ConstraintError, match="a hole is of a JSON schema"):
+        Hole("x", "")
+
+
+def test_a_hole_crosses_the_wire():
+    for spec in (hole("7", 2), hole("7", rest=True)):
+        request = Request(Prompt.of(Text("x")), constraint=spec)
+        message = json.loads(json.dumps(wire.to_wire(request)))
+        assert wire.request_from_wire(message).constraint == spec
