@@ -126,7 +126,7 @@ def table(rows: Sequence[Sequence[str]], right: Iterable[int], most: int) -> lis
             cell = start(row[i], room)
             space = " " * (room - width(cell))
             cells.append(space + cell if i in numbers else cell + space)
-        lines.append("  ".join(cells).rstrip())
+        lines.append(start("  ".join(cells).rstrip(), most))
     return lines
 
 

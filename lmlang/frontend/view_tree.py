@@ -141,7 +141,7 @@ def lines(story: Story, width: int) -> list[str]:
         text = f"{'│  ' * min(depth, deepest)}{line.what}{' ' if line.text else ''}{line.text}"
         rows.append([text, *numbers(line), _axis(line.span), line.source])
     if len(rows) == 1:
-        return [*found, "nothing has been recorded but text"]
+        return [*found, *markup.wrapped("nothing has been recorded but text", width)]
     kept = [i for i in range(7) if i in (0, 3) or any(row[i] for row in rows[1:])]
     for narrow, dropped in ((96, 5), (72, 6), (56, 4), (48, 1), (40, 2)):
         if width < narrow and dropped in kept:

@@ -73,7 +73,7 @@ def _page(tree: CacheTree, head: str) -> Html:
     sheet = markup.Sheet()
     sheet.open("div", markup.PAGE)
     sheet.add(element("div", element("b", head)))
-    most = max((len(node.ids) for node in tree.nodes), default=1)
+    most = max([1, *(len(node.ids) for node in tree.nodes)])
     namespace = ""
     for node in tree.nodes[:SHOWN_NODES]:
         if node.namespace != namespace:

@@ -57,7 +57,7 @@ operations = st.builds(
     submitted=st.none() | times,
     first_token=st.none() | times,
     finished=st.none() | times,
-    made=counts,
+    made=st.integers(0, 20) | counts,
 )
 logs = st.builds(
     RunLog,
