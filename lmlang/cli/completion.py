@@ -19,9 +19,9 @@ COMPLETE = "__complete"
 DESCRIPTION = """\
 Print a script that completes commands, options and the programs of a file:
 
-  eval "$(lmlang completion bash)"                     in ~/.bashrc
-  eval "$(lmlang completion zsh)"                      in ~/.zshrc, after compinit
-  lmlang completion fish | source                      in ~/.config/fish/config.fish
+  eval "$(lmlang completion bash)"                     # in ~/.bashrc
+  eval "$(lmlang completion zsh)"                      # in ~/.zshrc, after compinit
+  lmlang completion fish | source                      # in ~/.config/fish/config.fish
 
 Files are read to find their programs, never run.
 """

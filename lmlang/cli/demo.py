@@ -10,9 +10,9 @@ from lmlang.cli.command import DONE, Command
 DESCRIPTION = """\
 Run programs on the embedded model and show what they gave and what the runtime did for it.
 
-  lmlang demo            five short programs: chat, select, fork, typed value, batch
-  lmlang demo --list     the others
-  lmlang demo triage     one of them
+  lmlang demo            # five short programs: chat, select, fork, typed value, batch
+  lmlang demo --list     # the others
+  lmlang demo triage     # one of them
 """
 
 

@@ -14,7 +14,7 @@ twice or read but never set, choices that can never win, a prompt that shares no
 rows, loops that only a run can follow, and more. Each finding has a code, a line and a mend; the
 reference of the language explains the codes. The exit code is 3 where there are warnings.
 
-  lmlang check mail.py                 all programs of the file
+  lmlang check mail.py                 # all programs of the file
   lmlang check mail.py:triage
 """
 PREVIEWING = """\
@@ -22,7 +22,7 @@ Print the exact prompt of a program up to its first generation, as the model rea
 number of its tokens, and what follows. Arguments that are not given are holes. Nothing is run.
 
   lmlang preview mail.py:triage --email "Where is my parcel?"
-  lmlang preview mail.py:triage --url http://localhost:30000      as the model of a server reads it
+  lmlang preview mail.py:triage --url http://localhost:30000      # as a server's model reads it
 """
 TRACING = """\
 Print what a program records, as IR, on arguments of which only some are known. Nothing is run, and
@@ -45,12 +45,10 @@ def _check(options: argparse.Namespace) -> int:
         chosen = dict(target.programs(place))
         if not chosen:
             raise ProgramError(f"{place!r} has no programs (@lm.function).")
-    findings = [found for program in chosen.values() for found in program.check()]
-    for found in findings:
-        if options.json:
-            terminal.say(found.to_json())
-        else:
-            terminal.say(terminal.shown(str(found)))
+    with terminal.results() as say:
+        findings = [found for program in chosen.values() for found in program.check()]
+        for found in findings:
+            say(found.to_json() if options.json else terminal.shown(str(found)))
     return PARTLY if any(found.level != "note" for found in findings) else DONE
 
 
@@ -62,9 +60,8 @@ def _preview_options(parser: argparse.ArgumentParser) -> None:
 def _preview(options: argparse.Namespace) -> int:
     program = target.load(options.target)
     known = arguments.given(program, options)
-    with backends.chosen(options) as backend:
-        found = program.options(backend=backend).preview(**known)
-    terminal.say(terminal.shown(str(found)))
+    with backends.chosen(options) as backend, terminal.results() as say:
+        say(terminal.shown(str(program.options(backend=backend).preview(**known))))
     return DONE
 
 
@@ -72,8 +69,9 @@ def _trace(options: argparse.Namespace) -> int:
     from lmlang.frontend.printer import print_program
 
     program = target.load(options.target)
-    traced = program.trace(**arguments.given(program, options))
-    terminal.say(print_program(traced).rstrip("\n"))
+    with terminal.results() as say:
+        traced = program.trace(**arguments.given(program, options))
+        say(print_program(traced).rstrip("\n"))
     if traced.stopped is not None:
         terminal.tell(f"the static part ends at {traced.stopped.source}: {traced.stopped.reason}")
     return DONE

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,7 +132,7 @@ def write_table(file: IO[str], results: list[Result]) -> None:
     variables = list(dict.fromkeys(key for result in results for key in result.variables))
     taken = {"row", "value", "error", *inputs}
     valued = any(result.value is not None for result in results)
-    writer = csv.writer(file, lineterminator=os.linesep if file is sys.stdout else "\n")
+    writer = csv.writer(file, lineterminator="\r\n")  # by which a lone \r is quoted too
     writer.writerow(
         map(
             _cell,

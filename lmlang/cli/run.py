@@ -20,14 +20,15 @@ from lmlang.protocol import Backend, Usage
 DESCRIPTION = """\
 Run a program. Its parameters are options, typed as its signature says:
 
-  lmlang run capital.py:capital --help                     shows them
+  lmlang run capital.py:capital --help                     # shows them
   lmlang run capital.py:capital --country France
   lmlang run capital.py:capital --rows countries.csv --out capitals.csv --journal run.sqlite
 
 A text is taken as it stands where the type takes it, else it is read as JSON. Standard output has
 the result alone: what the function returned, else its variables; what the program prints goes to
 standard error. Of rows it has a line of JSON each, and --out writes these, or CSV, to a file. A row
-that is bad or fails is told with its number, and the others go on; the exit code is then 3.
+that is bad or fails is told with its number, and the others go on; the exit code is then 3. In CSV,
+a text that begins as formulas do (= + - @ tab CR) has a ' before it.
 """
 TOLD = 10
 """Failed rows that standard error tells one by one."""
@@ -89,7 +90,8 @@ def run(options: argparse.Namespace) -> int:
     arguments.check_complete(program, given)
     with backends.chosen(options) as backend:
         if options.estimate:
-            terminal.say(str(program.options(backend=backend).estimate([given])))
+            with terminal.results() as say:
+                say(str(program.options(backend=backend).estimate([given])))
             return DONE
         return _once(program, given, options, backend)
 
@@ -144,9 +146,9 @@ def _rows(program: Function[Any, Any], given: dict[str, Any], options: argparse.
 
 def _estimated(program: Function[Any, Any], file: RowsFile, options: argparse.Namespace) -> int:
     good = [row.arguments for row in file.rows if row.arguments is not None]
-    with backends.chosen(options) as backend:
+    with backends.chosen(options) as backend, terminal.results() as say:
         threads: Any = options.num_threads or "auto"
-        terminal.say(str(program.options(backend=backend).estimate(good, num_threads=threads)))
+        say(str(program.options(backend=backend).estimate(good, num_threads=threads)))
     bad = [row for row in file.rows if row.fault]
     for row in bad[:TOLD]:
         terminal.tell(f"row {row.number:,} (line {row.line:,}): {row.fault}")

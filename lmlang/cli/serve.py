@@ -13,7 +13,7 @@ DESCRIPTION = """\
 Serve one model over HTTP: to programs of lmlang (lm.connect), to clients of OpenAI's interface
 (/v1/chat/completions, /v1/completions) and to SGLang's own frontend (/generate).
 
-  lmlang serve                                  the embedded model, for this machine alone
+  lmlang serve                                  # the embedded model, for this machine alone
   lmlang serve --model ./model.gguf --port 8000
   lmlang serve --host 0.0.0.0 --api-key-file keys.txt
 

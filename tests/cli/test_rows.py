@@ -1,0 +1,183 @@
+"""``lmlang run --rows``: what files may hold, what is wrong with them, and what is written."""
+
+import codecs
+import csv
+import json
+import stat
+import sys
+
+import pytest
+
+CSV = 'country,year,id\nFrance,1990,=1+1\n"Pe""ru\nLima",x,7\nItaly\n,,\nNowhere,3,-9\n'
+
+
+def lines(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_bad_rows_are_told_and_the_others_go_on(lmlang, program, tmp_path):
+    rows = tmp_path / "rows.csv"
+    rows.write_bytes(codecs.BOM_UTF8 + CSV.replace("\n", "\r\n").encode())
+    ran = lmlang("run", f"{program()}:capital", "--rows", rows, "--seed", 1)
+    assert ran.code == 3
+    found = lines(ran.out)
+    assert [line["row"] for line in found] == [1, 2, 3, 4, 5]
+    assert found[0]["input"] == {"country": "France", "year": 1990, "id": "=1+1"}
+    assert found[0]["error"] is None
+    assert found[0]["variables"]["country"] == "France"
+    assert found[1]["input"]["country"] == 'Pe"ru\r\nLima'
+    assert found[1]["error"].startswith("year='x' is no int")
+    assert found[2]["error"] == "it has 1 fields, and the header has 3"
+    assert found[3]["error"] is None  # an empty year is the default, an empty country a text
+    assert found[4]["error"] == "ValueError: there is no such place"
+    assert "row 2 (line 3): year='x' is no int" in ran.err
+    assert "row 5 (line 7): ValueError" in ran.err
+    assert "columns that are no parameters of capital, kept: 'id'" in ran.err
+    assert "5 rows: 2 done, 3 failed" in ran.err
+
+
+def test_a_batch_of_a_file_is_that_of_its_rows(lmlang, program, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"country": "Peru"}\n\n{"country": "Chad", "year": 1}\n')
+    path = program()
+    ran = lmlang("run", f"{path}:capital", "--rows", rows, "--seed", 3)
+    assert ran.code == 0
+    sys.path.insert(0, str(tmp_path))
+    import capitals
+
+    states = capitals.capital.run_batch([("Peru",), ("Chad", 1)], seed=3)
+    assert [line["variables"]["city"] for line in lines(ran.out)] == [s["city"] for s in states]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("rows.csv", "", "is empty: its first line names the columns"),
+        ("rows.csv", "country,year\n", "has no rows"),
+        (
+            "rows.csv",
+            "land,year\na,1\n",
+            "has no column 'country' (it has 'land', 'year'), which capital(",
+        ),
+        ("rows.csv", "land,year\na,1\n", "give --country for all rows"),
+        ("rows.csv", "country,country\na,b\n", "the column 'country' twice"),
+        ("rows.csv", 'country\na\n"b\n', "cannot be read as CSV from line 3 on"),
+        ("rows.csv", b"country\n\xff\n", "is not UTF-8: line 2 holds the byte 0xff"),
+        ("rows.jsonl", "", "is empty"),
+        ("rows.txt", "", "their format is not clear from '.txt'"),
+    ],
+)
+def test_a_file_that_is_no_rows_is_refused(lmlang, program, tmp_path, name, text, told):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    ran = lmlang("run", f"{program()}:capital", "--rows", path)
+    assert (ran.code, ran.out) == (1, "")
+    assert told in ran.err
+    ran = lmlang("run", f"{program()}:capital", "--rows", tmp_path / "none.csv")
+    assert ran.code == 1
+    assert "cannot be read (No such file or directory)" in ran.err
+
+
+def test_bad_lines_of_json(lmlang, program, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    deep = "[" * 100_000
+    rows.write_text(
+        f'{{"country": "a"}}\nnonsense\n[1]\n{{"year": 1}}\n{{"country": 1, "year": NaN}}\n{deep}\n'
+        '{"country": 5}\n'
+    )
+    ran = lmlang("run", f"{program()}:capital", "--rows", rows)
+    errors = [line["error"] for line in lines(ran.out)]
+    assert ran.code == 3
+    assert errors[0] is None
+    assert errors[1].startswith("it is no JSON (Expecting value")
+    assert errors[2] == "it is no JSON object but of type list"
+    assert errors[3].startswith("it has no 'country', which capital(country: str")
+    assert errors[4] == "it is no JSON (NaN is no number of JSON)"
+    assert errors[5].startswith("it is no JSON (")
+    assert errors[6].startswith("country='5' is no str")
+
+
+def test_arguments_beside_rows_hold_for_all_and_semicolons_and_tabs_separate(
+    lmlang, program, tmp_path
+):
+    path = program()
+    for name, text in (("a.csv", "year;id\n1;2,5\n"), ("b.tsv", "year\tid\n1\t2,5\n")):
+        (tmp_path / name).write_text(text)
+        ran = lmlang("run", f"{path}:capital", "--rows", tmp_path / name, "--country", "Peru")
+        (line,) = lines(ran.out)
+        assert line["input"] == {"year": 1, "id": "2,5"}
+        assert line["variables"]["country"] == "Peru"
+
+
+FORMULAS = ["=1+1", "+1", "-2+3", "@sum", "\t=1", "\r=1", "plain", "'quoted", '"', "a,b\nc"]
+
+
+def test_a_table_opens_safely_in_a_spreadsheet(lmlang, program, tmp_path):
+    path = program(
+        """
+        import lmlang as lm
+        from lmlang.testing import RandomBackend
+
+        @lm.function(backend=RandomBackend())
+        def echo(s, text: str, number: int):
+            s["said"] = text
+            s["number"] = number
+            s["list"] = [text]
+        """
+    )
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"text": text, "number": -3}) + "\n" for text in FORMULAS))
+    out = tmp_path / "out.csv"
+    ran = lmlang("run", path, "--rows", rows, "--out", out)
+    assert (ran.code, ran.out) == (0, "")
+    with out.open(newline="", encoding="utf-8") as file:
+        header, *cells = csv.reader(file)
+    assert header == ["row", "text", "number", "said", "variables.number", "list", "error"]
+    for text, row in zip(FORMULAS, cells, strict=True):
+        safe = f"'{text}" if text[0] in "=+-@\t\r" else text
+        assert row[1:5] == [safe, "-3", safe, "-3"]
+        assert json.loads(row[5]) == [text]
+    for row in cells:
+        for cell in row:
+            number = cell.lstrip("-").isdigit()
+            assert number or not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
+def test_results_go_to_a_file_line_by_line_and_bad_places_are_refused_before_a_run(
+    lmlang, program, tmp_path
+):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("country\nPeru\nNowhere\n")
+    path, out = program(), tmp_path / "out.jsonl"
+    ran = lmlang("run", f"{path}:capital", "--rows", rows, "--out", out)
+    assert ran.code == 3
+    assert ran.out == ""
+    assert [line["error"] for line in lines(out.read_text())] == [
+        None,
+        "ValueError: there is no such place",
+    ]
+    for name, told in (("out.txt", "must end with .jsonl or .csv"), ("no/out.csv", "No such file")):
+        ran = lmlang("run", f"{path}:capital", "--rows", rows, "--out", tmp_path / name)
+        assert ran.code == 1
+        assert told in ran.err
+        assert "from the body" not in ran.err
+
+
+def test_an_estimate_runs_nothing(lmlang, program, tmp_path):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("country\nPeru\nChad\n")
+    ran = lmlang("run", f"{program()}:capital", "--rows", rows, "--estimate")
+    assert ran.code == 0
+    assert ran.out.startswith("2 rows, 2 requests\n  prompt tokens     88\n")
+    assert "generated tokens  2 to 12" in ran.out
+
+
+def test_a_journal_is_gone_on_from(lmlang, program, tmp_path):
+    rows, journal = tmp_path / "rows.csv", tmp_path / "run.sqlite"
+    rows.write_text("country\nPeru\nChad\n")
+    first = lmlang("run", f"{program()}:capital", "--rows", rows, "--journal", journal)
+    again = lmlang("run", f"{program()}:capital", "--rows", rows, "--journal", journal)
+    assert first.code == again.code == 0
+    assert first.out == again.out  # the seed is the journal's
+    if sys.platform != "win32":
+        assert stat.S_IMODE(journal.stat().st_mode) == 0o600

@@ -1,0 +1,173 @@
+"""``lmlang run``: options from the signature, results on stdout alone, exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import lmlang as lm
+from lmlang.testing import RandomBackend
+
+
+def test_the_help_shows_the_parameters_with_types_and_defaults(lmlang, program):
+    ran = lmlang("run", f"{program()}:capital", "--help")
+    assert ran.code == 0
+    for line in (
+        "parameters of capital:",
+        "The capital of a country.",
+        "--country COUNTRY",
+        "str (required)",
+        "int; 2000 without it",
+        "one of dry, warm; dry without it",
+        "--loud, --no-loud",
+    ):
+        assert line in ran.out, line
+    assert "More about it" not in ran.out
+
+
+def test_a_run_prints_variables_and_is_the_run_of_the_same_seed(lmlang, program):
+    path = program()
+    ran = lmlang(
+        "run", f"{path}:capital", "--country", "Peru", "--tone", "warm", "--loud", "--seed", 7
+    )
+
+    @lm.function(backend=RandomBackend())
+    def capital(s, country, year, tone, loud):
+        s += "In 2000 (warm, True) the capital of Peru is " + lm.gen("city", max_tokens=6)
+
+    assert ran.code == 0
+    city, country = ran.out.splitlines()
+    assert country == "country: Peru"
+    assert city.startswith("city: ")
+    again = lmlang(
+        "run", f"{path}:capital", "--country", "Peru", "--tone", "warm", "--loud", "--seed", 7
+    )
+    assert again.out == ran.out
+    assert "from the body" in ran.err
+    assert "from the body" not in ran.out
+
+
+def test_texts_become_values_of_their_types(lmlang, program):
+    ran = lmlang(
+        *("run", f"{program()}:typed", "--days", "2024-02-29", "--days", "2024-03-01"),
+        *("--pair", "[1, 2.5]", "--kind", "1", "--arg", "seed=5"),
+    )
+    assert json.loads(ran.out) == {
+        "days": ["2024-02-29", "2024-03-01"],
+        "pair": [1, 2.5],
+        "kind": 1,
+        "name": None,
+        "seed": 5,
+    }
+    ran = lmlang(
+        "run",
+        f"{program()}:typed",
+        "--days",
+        "[]",
+        "--pair",
+        "[1, 2]",
+        "--kind",
+        "a",
+        "--name",
+        "5",
+    )
+    assert json.loads(ran.out)["name"] == "5"  # a text where one is taken
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("capitals.py:capital",), 2, "capital(country: str, year: int = 2000, tone"),
+        (("capitals.py:capital",), 2, "needs 'country': give --country"),
+        (("capitals.py:capital", "--country", "a", "--year", "x"), 2, "year='x' is no int"),
+        (("capitals.py:capital", "--country", "a", "--tone", "red"), 2, "tone='red' is no"),
+        (
+            ("capitals.py:capital", "--country", "a", "--yaer", "1"),
+            2,
+            "unrecognized arguments: --yaer",
+        ),
+        (("capitals.py:capital", "--arg", "yaer=1"), 2, "its parameters are country, year, tone"),
+        (("capitals.py:capital", "--arg", "year"), 2, "write --arg NAME=VALUE"),
+        (("capitals.py:captial",), 1, "did you mean capital?"),
+        (("capitals.py",), 1, "the programs capital, typed: name one"),
+        (("capitals.py:plain",), 1, "put @lm.function above its def"),
+        (("none.py:f",), 1, "there is no file 'none.py'"),
+        (("no_such_module_here:f",), 1, "no file and no module 'no_such_module_here'"),
+        (("capitals.py:capital", "--country", "a", "--out", "x.csv"), 1, "--out is for rows"),
+        (("capitals.py:capital", "--country", "a", "--temperature", "-1"), 1, "temperature=-1.0"),
+        (("capitals.py:capital", "--country", "a", "--url", "u", "--model", "m"), 1, "--url names"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_mend(
+    lmlang, program, monkeypatch, tmp_path, arguments, code, told
+):
+    program()
+    monkeypatch.chdir(tmp_path)
+    ran = lmlang("run", *arguments)
+    assert (ran.code, ran.out) == (code, "")
+    assert told in ran.err
+
+
+def test_an_error_of_the_program_is_shown_from_its_own_lines_on(lmlang, program):
+    ran = lmlang("run", f"{program()}:capital", "--country", "Nowhere")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.rstrip().endswith("ValueError: there is no such place")
+    first = next(line for line in ran.err.splitlines() if line.startswith("  File"))
+    assert "capitals.py" in first
+    ran = lmlang("run", program("import lmlang\n1 / 0\n", "broken.py"))
+    assert ran.code == 1
+    assert "ZeroDivisionError" in ran.err
+
+
+def test_control_characters_of_a_model_reach_no_terminal(lmlang, program):
+    path = program(
+        r"""
+        import lmlang as lm
+        from lmlang.testing import ScriptedBackend
+
+        @lm.function(backend=ScriptedBackend(["a\x1b[31mred\x9b0m\u202eb\r\x07"]))
+        def f(s):
+            s += lm.gen("x")
+        """
+    )
+    assert lmlang("run", path).out == "x: a[31mred0mb\n"
+    told = lmlang("run", path, "--json").out
+    assert not set(told) & set("\x1b\x9b\u202e\r\x07")
+
+
+def test_the_same_from_a_module_on_the_path(lmlang, program, monkeypatch, tmp_path):
+    program(name="some_capitals.py")
+    monkeypatch.chdir(tmp_path)
+    ran = lmlang("run", "some_capitals:capital", "--country", "Peru", "--json")
+    assert json.loads(ran.out)["variables"]["country"] == "Peru"
+
+
+def test_a_reader_that_goes_ends_it_quietly(program):
+    path = program(
+        """
+        import lmlang as lm
+        from lmlang.testing import RandomBackend
+
+        @lm.function(backend=RandomBackend())
+        def f(s, n: int):
+            s += lm.gen("x", max_tokens=4)
+        """
+    )
+    rows = path.parent / "rows.jsonl"
+    rows.write_text("".join(f'{{"n": {n}}}\n' for n in range(3000)))
+    with subprocess.Popen(
+        [sys.executable, "-m", "lmlang", "run", str(path), "--rows", str(rows)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        told = process.stderr.read().decode()
+    assert process.returncode == 141
+    assert "Traceback" not in told
+    assert "BrokenPipe" not in told
