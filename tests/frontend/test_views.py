@@ -286,15 +286,14 @@ def test_pieces_of_tokens_make_up_the_text_however_they_cut_it(text, data):
 def test_what_was_forced_is_found_without_being_told(given_type):
     asked = {"regex": given_type} if isinstance(given_type, str) else {"type": given_type}
 
-    told = False
-
     @lm.function
     def program(s):
-        s += lm.gen("x", provenance=told, return_text_in_logprobs=told, max_tokens=60, **asked)
+        s += lm.gen("x", max_tokens=60, **asked)
 
     for seed in range(5):
         found = []
         for told in (True, False):
+            asked |= {"provenance": told, "return_text_in_logprobs": told}
             log = program(backend=RandomBackend(), seed=seed).run_log()
             (operation,) = log.operations
             parts = forced_parts(operation, log.recording.nodes[1], dict(log.spelling))
