@@ -49,7 +49,7 @@ def test_every_public_name_is_explained(name: str) -> None:
     assert re.search(rf"\blm\.{name}\b|lmlang\.{name}\b|[`─ ]{name}\b", TEXT)
 
 
-@pytest.mark.parametrize("kind", [lm.ProgramState, Forks, Function])
+@pytest.mark.parametrize("kind", [lm.ProgramState, Forks, Function, lm.BatchResult])
 def test_every_method_is_explained(kind: type) -> None:
     for name in vars(kind):
         if not name.startswith("_"):

@@ -23,7 +23,7 @@ from tests.backends.served import Site, site
 
 MODULES = (
     "batches", "constraints", "draws", "dsl_reasoning", "dsl_settings", "error_places", "forks",
-    "gen", "handled_errors", "meta_info", "preview", "programs", "scopes", "select",
+    "gen", "handled_errors", "journal", "meta_info", "preview", "programs", "scopes", "select",
     "sglang_programs", "state", "streams",
 )  # fmt: skip
 MOMENT = "it looks at its backend at one moment, and requests and cancels are on their way to it"
@@ -51,6 +51,7 @@ HERE_ONLY = {
     "test_events_are_one_record_of_text_and_what_is_known_of_it": MOMENT,
     "test_image_question_answering": NOT_SENT,
     "test_join_waits_for_children_but_not_for_the_parent": MOMENT,
+    "test_lazy_batches_have_a_journal_too": AHEAD,
     "test_lazy_rows_are_taken_as_states_are_and_keep_their_order": AHEAD,
     "test_leaving_a_lazy_batch_cancels_its_rows_and_leaves_no_thread": THREADS,
     "test_no_thread_is_left": THREADS,

@@ -145,7 +145,7 @@ def test_the_seed_of_the_first_run_holds_unless_another_is_given(path):
     first = answers(ask.run_batch(questions(3), backend=ScriptedBackend(), journal=path))
     assert answers(ask.run_batch(questions(3), backend=ScriptedBackend(), journal=path)) == first
     backend = ScriptedBackend()
-    other = ask.run_batch(questions(3), backend=backend, journal=path, seed=1)
+    other = ask.run_batch(questions(3), backend=backend, journal=path, seed=1_000)
     assert answers(other) != first
     assert len(backend.requests) == 3
     assert answers(ask.run_batch(questions(3), backend=ScriptedBackend(), journal=path)) == first
@@ -231,11 +231,16 @@ def test_what_failed_runs_again_and_what_had_ended_does_not(path):
 
     rows = [(i,) for i in range(4)]
     calm = False
-    failing = ScriptedBackend(lambda prompt: 1 / 0 if prompt.endswith("4: ") else prompt)
-    first = two.run_batch(rows, backend=failing, journal=path, on_error="return")
+
+    def answer(prompt):
+        if prompt.endswith("4: "):
+            raise lm.ModelError("four")
+        return prompt
+
+    first = two.run_batch(rows, backend=ScriptedBackend(answer), journal=path, on_error="return")
     assert {i: type(error) for i, error in first.errors.items()} == {
         2: ValueError,
-        3: ZeroDivisionError,
+        3: lm.ModelError,
     }
     calm = True
     backend = ScriptedBackend()
@@ -258,6 +263,7 @@ def test_an_interrupt_loses_nothing_that_had_ended(path):
     def program(s, i):
         s += f"{i}: " + lm.gen("a", max_tokens=4)
         if i == 3 and stopping:
+            s.sync()
             raise KeyboardInterrupt
         return s["a"]
 

@@ -1,0 +1,107 @@
+"""Journals over the embedded model: a warm batch computes nothing, a killed one goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Literal
+
+import pytest
+
+import lmlang as lm
+from lmlang.runtime.fingerprint import EVERY, HEAD, WHOLE, of_files
+
+ROWS = 6
+SEED = 5
+
+
+@lm.function
+def review(s, i):
+    s += lm.user(f"Say something about the number {i}.")
+    with s.assistant():
+        s += lm.gen("said", max_tokens=6)
+    forks = s.fork(2)
+    forks += lm.user("Another word?") + lm.assistant(lm.gen("word", max_tokens=3))
+    forks.join()
+    s += lm.user("Is it good?")
+    s += lm.assistant(lm.select("good", ["yes", "no"]) + " " + lm.gen("mark", type=Literal[1, 2]))
+    if i == 4 and "LMLANG_TEST_KILL" in os.environ:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return s["mark"]
+
+
+def run(backend, **keywords):
+    rows = [{"i": i} for i in range(ROWS)]
+    return review.run_batch(rows, backend=backend, seed=SEED, num_threads=1, **keywords)
+
+
+def told(states):
+    return [[s.text(), s["said"], s["word"], s["good"], s["mark"]] for s in states]
+
+
+@pytest.fixture(scope="module")
+def rt():
+    with lm.Runtime(kv_tokens=4_096) as runtime:
+        yield runtime
+
+
+def test_a_warm_batch_does_no_step(rt, tmp_path):
+    cold = run(rt, journal=tmp_path / "run.sqlite")
+    assert told(cold) == told(run(rt))
+    rt.reset_stats()
+    warm = run(rt, journal=tmp_path / "run.sqlite")
+    assert told(warm) == told(cold)
+    assert [s.meta("good").probs for s in warm] == [s.meta("good").probs for s in cold]
+    assert (rt.stats().steps, rt.stats().generated_tokens, rt.stats().scored_tokens) == (0, 0, 0)
+    assert warm.usage.reused_generations == 5 * ROWS
+    assert warm.usage.generated_tokens == cold.usage.generated_tokens
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
+def test_a_killed_batch_goes_on_in_another_process(rt, tmp_path):
+    journal = tmp_path / "run.sqlite"
+    child = subprocess.run(
+        [sys.executable, __file__, journal],
+        env={**os.environ, "LMLANG_TEST_KILL": "1", "PYTHONPATH": os.getcwd()},
+        timeout=120,
+    )
+    assert child.returncode == -signal.SIGKILL
+    rt.reset_stats()
+    result = run(rt, journal=journal)
+    assert result.usage.reused_generations >= 5 * 4  # whole rows, of one in flight at a time
+    assert rt.stats().generated_tokens < 0.6 * result.usage.generated_tokens
+    assert json.dumps(told(result)) == json.dumps(told(run(rt)))
+
+
+def test_a_fingerprint_is_that_of_the_model_and_how_it_is_kept(rt):
+    with lm.Runtime(kv_tokens=256) as same, lm.Runtime(kv_tokens=256, quantize=None) as other:
+        assert same.info().fingerprint == rt.info().fingerprint
+        assert other.info().fingerprint != rt.info().fingerprint
+    with lm.Runtime(kv_tokens=256, chat_template="chatml") as other:
+        assert other.info().fingerprint != rt.info().fingerprint
+
+
+def test_a_fingerprint_sees_changes_of_small_and_large_files(tmp_path):
+    small, large = tmp_path / "config.json", tmp_path / "model.safetensors"
+    small.write_text("{}")
+    large.write_bytes(bytes(WHOLE + 5))
+    seen = {of_files(tmp_path, (".json", ".safetensors"))}
+    (tmp_path / "README.md").write_text("not read")
+    assert of_files(tmp_path, (".json", ".safetensors")) in seen
+    small.write_text("{ }")
+    seen.add(of_files(tmp_path, (".json", ".safetensors")))
+    for at in (0, HEAD + 4 * EVERY, WHOLE + 4):  # one after the other
+        with large.open("r+b") as file:
+            file.seek(at)
+            file.write(b"x")
+        seen.add(of_files(tmp_path, (".json", ".safetensors")))
+    large.rename(tmp_path / "other.safetensors")
+    seen.add(of_files(tmp_path, (".json", ".safetensors")))
+    assert len(seen) == 6
+    with pytest.raises(lm.ModelError, match="cannot be read"):
+        of_files(tmp_path / "none", ())
+
+
+if __name__ == "__main__":
+    run(lm.Runtime(kv_tokens=4_096), journal=sys.argv[1])
