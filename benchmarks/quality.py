@@ -158,7 +158,9 @@ def subjects(options: report.Options) -> tuple[list[Subject], LoadedModel]:
     small = load_gguf(options.model, quantize="int8").weights
     blocks = load_gguf(options.model, quantize="blocks").weights
     one_digit = {
-        name: replace(weight, digits=1) if isinstance(weight, PackedWeight) else weight
+        name: replace(weight, digits=torch.ones_like(weight.digits))
+        if isinstance(weight, PackedWeight)
+        else weight
         for name, weight in blocks.items()
     }
     layers = {**small, **{name: exact[name] for name in HEADS if name in exact}}

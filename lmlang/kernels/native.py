@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lmlang.errors import ModelError
 
-VERSION = 2
+VERSION = 3
 """Of the functions and structs of lmlang.h; a library of another is not used."""
 HOME = Path(__file__).parent
 
@@ -65,9 +65,9 @@ class Product(ctypes.Structure):
     """``lm_product`` of lmlang.h, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "weight", "bias", "out", "space")),
+        *((name, ctypes.c_void_p) for name in ("x", "weight", "digits", "bias", "out", "space")),
         *((name, ctypes.c_int64) for name in ("space_size", "x_stride")),
-        *((name, ctypes.c_int32) for name in ("bits", "digits", "rows", "inputs", "outputs")),
+        *((name, ctypes.c_int32) for name in ("bits", "rows", "inputs", "outputs")),
         ("threads", ctypes.c_int32),
     )
 

@@ -4,9 +4,9 @@ Shapes: R rows · O outputs · I inputs · B blocks of 32 inputs · T tiles of 1
 
 A weight is d * q + m with the scale d and the offset m of its block: what GGUF's Q4_0, Q4_1 and
 Q8_0 blocks hold, number by number. The rows that are multiplied with it are quantised on the way:
-each 32 numbers of a row to int8 with the scale of their largest, or to two such digits, which keep
-15 bits. A row's product does not depend on the rows beside it, so these products are row-invariant
-as they are.
+each 32 numbers of a row to int8 with the scale of their largest, or, in the blocks of columns that
+are said to need it, to two such digits, which keep 15 bits. A row's product does not depend on the
+rows beside it, so these products are row-invariant as they are.
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ class PackedWeight:
         data: uint8 [T, B, bytes of a block]; what fills up the last tile and block is zeros.
         shape: O and I.
         bits: 4 or 8.
-        digits: Of the rows that it is multiplied with: 2, or 1, which costs less and is as far from
-            float32 as bfloat16 is.
+        digits: uint8 [B], 1 or 2: of the numbers of the rows in each block of columns.
     """
 
     data: Tensor
     shape: tuple[int, int]
     bits: int
-    digits: int = 2
+    digits: Tensor
 
     @property
     def dtype(self) -> torch.dtype:
@@ -59,7 +58,7 @@ class PackedWeight:
 
     def to(self, device: torch.device | str) -> PackedWeight:
         """The same on a device."""
-        return replace(self, data=self.data.to(device))
+        return replace(self, data=self.data.to(device), digits=self.digits.to(device))
 
     def unpacked(self) -> Tensor:
         """float32 [O, I]: the numbers that it stands for."""
@@ -112,7 +111,7 @@ def pack(numbers: Tensor, scales: Tensor, offsets: Tensor | None = None) -> Pack
     turned = [filled(part).view(tiles, TILE, blocks).transpose(1, 2) for part in floats]
     parts = [part.contiguous().view(torch.uint8) for part in turned]
     data = torch.cat([laid.reshape(tiles, blocks, -1), *parts], -1)
-    return PackedWeight(data, (outputs, inputs), 8 if offsets is None else 4)
+    return PackedWeight(data, (outputs, inputs), 8 if offsets is None else 4, _two_digits(blocks))
 
 
 def pack_floats(weight: Tensor) -> PackedWeight:
@@ -122,7 +121,11 @@ def pack_floats(weight: Tensor) -> PackedWeight:
     scales = (blocks.abs().amax(-1) / LARGEST).half()
     step = torch.where(scales > 0, scales.float(), 1.0)[..., None]
     numbers = (blocks / step).round_().clamp_(-LARGEST, LARGEST).add_(MIDDLE).to(torch.uint8)
-    return PackedWeight(pack(numbers.view(outputs, -1), scales).data, (outputs, inputs), 8)
+    return replace(pack(numbers.view(outputs, -1), scales), shape=(outputs, inputs))
+
+
+def _two_digits(blocks: int) -> Tensor:
+    return torch.full((blocks,), 2, dtype=torch.uint8)
 
 
 def packed_product(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
@@ -141,7 +144,7 @@ def packed_product(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) 
     largest = blocks.abs().amax(-1, keepdim=True)
     steps = blocks * torch.where(largest > 1e-30, LARGEST / largest, 0.0)
     rounded = steps.round()
-    if weight.digits == 2:
-        rounded += ((steps - rounded) * 256).round_().clamp_(max=LARGEST) / 256
+    second = ((steps - rounded) * 256).round_().clamp_(max=LARGEST) / 256
+    rounded += torch.where((weight.digits == 2)[:, None], second, 0.0)
     rounded *= largest / LARGEST
     return F.linear(rounded.flatten(1)[:, :inputs], weight.unpacked(), bias)

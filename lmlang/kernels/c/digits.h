@@ -13,17 +13,20 @@ INLINE void N(put_digit)(int8_t *to, vi digit) {
     __builtin_memcpy(to, &narrow, sizeof narrow);
 }
 
-/* One row to one or two digits. */
+/* One row to one or two digits a block, in the product's order. */
 TARGET static void N(digits)(const work *w, int64_t row) {
-    int64_t inputs = w->given->inputs, blocks = w->product.blocks, two = w->given->digits == 2;
+    const Product *p = &w->product;
+    int64_t inputs = w->given->inputs, blocks = p->blocks, fine = p->fine;
     const float *x = w->given->x + row * w->given->x_stride;
-    int8_t *high = w->x + row * (1 + two) * blocks * CELL, *low = high + blocks * CELL;
-    float *scale = w->scale + row * blocks, *sum = w->sum + row * blocks;
-    for (int64_t b = 0; b < blocks; b++, x += CELL, high += CELL, low += CELL) {
+    int8_t *to = w->x + row * row_bytes(p);
+    for (int64_t k = 0; k < blocks; k++) {
+        int two = k < fine;
+        int8_t *high = to + HEAD;
+        int64_t from = (int64_t)p->order[k] * CELL;
+        const float *block = x + from;
         float room[CELL] = {0};
-        const float *block = x;
-        if (inputs - b * CELL < CELL) {
-            __builtin_memcpy(room, x, (size_t)(inputs - b * CELL) * sizeof(float));
+        if (inputs - from < CELL) {
+            __builtin_memcpy(room, block, (size_t)(inputs - from) * sizeof(float));
             block = room;
         }
         vf most = {0}, none = {0}; /* `none`: NaN where x is, else 0 */
@@ -41,12 +44,14 @@ TARGET static void N(digits)(const work *w, int64_t row) {
             N(put_digit)(high + i, digit);
             if (two) {
                 vi second = N(digit)(left * 256.0f, &left);
-                N(put_digit)(low + i, second);
+                N(put_digit)(high + CELL + i, second);
                 digit = digit * 256 + second;
             }
             total += digit;
         }
-        scale[b] = two ? largest / (127 * 256) : largest / 127;
-        sum[b] = scale[b] * N(sum)(__builtin_convertvector(total, vf)); /* exact, below 2^24 */
+        float scale = two ? largest / (127 * 256) : largest / 127;
+        float both[2] = {scale, scale * N(sum)(__builtin_convertvector(total, vf))}; /* exact sums */
+        __builtin_memcpy(to, both, sizeof both);
+        to += two ? FINE : COARSE;
     }
 }

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define LM_VERSION 2
+#define LM_VERSION 3
 
 #if defined(__GNUC__)
 #define LM_API __attribute__((visibility("default")))
@@ -110,13 +110,13 @@ typedef struct {
 typedef struct {
     const float *x;             /* [R, I], rows `x_stride` numbers apart */
     const uint8_t *weight;
+    const uint8_t *digits;      /* of the rows, 1 or 2 for each 32 of I */
     const float *bias;          /* [O], or NULL */
     float *out;                 /* [R, O] dense; written */
     void *space;                /* what lm_multiply_space asks for; aligned for float */
     int64_t space_size;         /* bytes */
     int64_t x_stride;
-    int32_t bits, digits;       /* of the weight, 4 or 8; of the rows, 1 or 2 */
-    int32_t rows, inputs, outputs; /* R, I, O */
+    int32_t bits, rows, inputs, outputs; /* of the weight, 4 or 8; R, I, O */
     int32_t threads;            /* at most so many; at least 1 */
 } lm_product;
 
@@ -167,7 +167,7 @@ LM_API int lm_normalise(const lm_normaliser_rows *j);
 LM_API int lm_draw(const lm_draw_rows *j);
 
 /* Bytes that lm_multiply needs in `space` for these sizes. */
-LM_API int64_t lm_multiply_space(int32_t rows, int32_t inputs, int32_t digits);
+LM_API int64_t lm_multiply_space(int32_t rows, int32_t inputs);
 LM_API int lm_multiply(const lm_product *p);
 
 #endif

@@ -5,8 +5,8 @@
  *             of 8 bits:  512 bytes of numbers 0..255, 16 scales d                 w = d * (q - 128)
  *     numbers of a block: 8 groups of 4 inputs, in each 16 outputs of 4 bytes, as vpdpbusd takes
  *             them; of 4 bits, groups 2i and 2i + 1 share bytes, the former in the low halves
- *     row     each 32 inputs get one scale s, x = s * n with n in -127..127; with two digits
- *             x = s * (n + n' / 256), where n' is what rounding to n has left
+ *     row     each 32 inputs get one scale s, x = s * n with n in -127..127; in blocks of two
+ *             digits x = s * (n + n' / 256), where n' is what rounding to n has left
  *
  * so that  x . w = sum over blocks of  d * s * sum(n * q) + m * s * sum(n),  and with two digits
  * sum(n * q) + sum(n' * q) / 256 for the first sum. Integers are summed exactly (as floats by
@@ -28,13 +28,27 @@ enum { TILE = 16, CELL = 32, GROUPS = 8, BYTES4 = 320, BYTES8 = 544, AT_ONCE = 8
 
 typedef struct {
     const uint8_t *weight;
-    const int8_t *x;    /* [rows, digits, blocks * 32] */
-    const float *scale; /* [rows, blocks], of the last digit */
-    const float *sum;   /* [rows, blocks]: of the integers, times the scale */
+    const int32_t *order; /* [blocks]: those of two digits, `fine` of them, then the others */
+    const int8_t *x;    /* rows of cells, in that order */
     const float *bias;  /* [outputs] or null */
     float *out;         /* [rows, outputs] */
-    size_t blocks, outputs;
+    size_t blocks, fine, outputs;
 } Product;
+
+/* A cell of x is what a row has in a block: the scale of the last digit, the sum of the integers
+   times it, both float32, then 32 digits, and where there are two, the 32 second ones. */
+enum { HEAD = 8, FINE = HEAD + 2 * CELL, COARSE = HEAD + CELL };
+static inline size_t row_bytes(const Product *p) { return p->fine * FINE + (p->blocks - p->fine) * COARSE; }
+/* Where in a row the cell of block k of the order begins. */
+static inline size_t cell(const Product *p, size_t k) {
+    return k < p->fine ? k * FINE : p->fine * FINE + (k - p->fine) * COARSE;
+}
+
+static inline float number(const int8_t *at) {
+    float found;
+    memcpy(&found, at, sizeof found);
+    return found;
+}
 
 /* Of tiles first .. last-1 and rows row .. end-1. */
 typedef void Tiles(const Product *, size_t first, size_t last, size_t row, size_t end);
@@ -48,27 +62,20 @@ static inline void store(const Product *p, size_t tile, size_t row, const float 
 }
 
 /* Each number of rows up to AT_ONCE is compiled by itself, so that its sums stay in registers. */
-#define ROWS(FORM, BITS, DIGITS, COUNT)                                            \
-    case COUNT: FORM(p, BITS, DIGITS, tile, row, COUNT); break;
-#define TILES(NAME, FORM, BITS, DIGITS)                                            \
+#define ROWS(FORM, BITS, COUNT)                                                    \
+    case COUNT: FORM(p, BITS, tile, row, COUNT); break;
+#define TILES(NAME, FORM, BITS)                                                    \
     static void NAME(const Product *p, size_t first, size_t last, size_t row, size_t end) { \
         for (size_t some; row < end; row += some) {                                \
             some = end - row < AT_ONCE ? end - row : AT_ONCE;                      \
             for (size_t tile = first; tile < last; tile++)                         \
                 switch (some) {                                                    \
-                    ROWS(FORM, BITS, DIGITS, 1) ROWS(FORM, BITS, DIGITS, 2)        \
-                    ROWS(FORM, BITS, DIGITS, 3) ROWS(FORM, BITS, DIGITS, 4)        \
-                    ROWS(FORM, BITS, DIGITS, 5) ROWS(FORM, BITS, DIGITS, 6)        \
-                    ROWS(FORM, BITS, DIGITS, 7) ROWS(FORM, BITS, DIGITS, 8)        \
+                    ROWS(FORM, BITS, 1) ROWS(FORM, BITS, 2) ROWS(FORM, BITS, 3)    \
+                    ROWS(FORM, BITS, 4) ROWS(FORM, BITS, 5) ROWS(FORM, BITS, 6)    \
+                    ROWS(FORM, BITS, 7) ROWS(FORM, BITS, 8)                        \
                 }                                                                  \
         }                                                                          \
     }
-#define ALL_ROWS(ATTRIBUTE, NAME, FORM)                                            \
-    ATTRIBUTE TILES(NAME##_4_1, FORM, 4, 1)                                        \
-    ATTRIBUTE TILES(NAME##_4_2, FORM, 4, 2)                                        \
-    ATTRIBUTE TILES(NAME##_8_1, FORM, 8, 1)                                        \
-    ATTRIBUTE TILES(NAME##_8_2, FORM, 8, 2)                                        \
-    static Tiles *const NAME[2][2] = {{NAME##_4_1, NAME##_4_2}, {NAME##_8_1, NAME##_8_2}};
 
 /* ---------------------------------------------------------------------------------- portable */
 
@@ -99,10 +106,8 @@ static inline void widen(const uint8_t *w, int bits, four_f q[CELL][PARTS]) {
 }
 
 /* A row's numbers in a block; of two digits, in steps of the last. */
-static inline void widen_row(const Product *p, int digits, size_t row, size_t block, float *n) {
-    const int8_t *x = p->x + (row * digits * p->blocks + block) * CELL;
-    for (int i = 0; i < CELL; i++)
-        n[i] = (float)(digits == 2 ? x[i] * 256 + x[p->blocks * CELL + i] : x[i]);
+static inline void widen_row(const int8_t *x, int two, float *n) {
+    for (int i = 0; i < CELL; i++) n[i] = (float)(two ? x[i] * 256 + x[CELL + i] : x[i]);
 }
 
 /* Scales of a block or its offsets. */
@@ -113,25 +118,25 @@ static inline void floats(const uint8_t *halves, four_f *to) {
 }
 
 /* By floats: products of bytes and their sums have no instructions that all CPUs know. */
-static inline void tile_any(const Product *p, int bits, int digits, size_t tile, size_t row,
-                            int rows) {
+static inline void tile_any(const Product *p, int bits, size_t tile, size_t row, int rows) {
     size_t bytes = bits == 4 ? BYTES4 : BYTES8;
-    const uint8_t *w = p->weight + tile * p->blocks * bytes;
     four_f out[AT_ONCE][PARTS] = {{{0}}};
-    for (size_t b = 0; b < p->blocks; b++, w += bytes) {
+    for (size_t k = 0; k < p->blocks; k++) {
+        const uint8_t *w = p->weight + (tile * p->blocks + p->order[k]) * bytes;
         four_f q[CELL][PARTS], d[PARTS], m[PARTS] = {{0}};
         widen(w, bits, q);
         floats(w + bytes - (bits == 4 ? 64 : 32), d);
         if (bits == 4) floats(w + bytes - 32, m);
         for (int r = 0; r < rows; r++) {
             float n[CELL];
-            size_t at = (row + r) * p->blocks + b;
-            widen_row(p, digits, row + r, b, n);
+            const int8_t *x = p->x + (row + r) * row_bytes(p) + cell(p, k);
+            float scale = number(x), sum = number(x + sizeof scale);
+            widen_row(x + HEAD, k < p->fine, n);
             four_f found[PARTS] = {{0}};
             for (int i = 0; i < CELL; i++)
                 for (int part = 0; part < PARTS; part++) found[part] += q[i][part] * n[i];
             for (int part = 0; part < PARTS; part++)
-                out[r][part] += m[part] * p->sum[at] + found[part] * (d[part] * p->scale[at]);
+                out[r][part] += m[part] * sum + found[part] * (d[part] * scale);
         }
     }
     for (int r = 0; r < rows; r++) {
@@ -141,7 +146,8 @@ static inline void tile_any(const Product *p, int bits, int digits, size_t tile,
     }
 }
 
-ALL_ROWS(, tiles_any, tile_any)
+TILES(tiles_any_4, tile_any, 4)
+TILES(tiles_any_8, tile_any, 8)
 
 #if defined(__x86_64__)
 #include "products_x86.h"
@@ -149,21 +155,20 @@ ALL_ROWS(, tiles_any, tile_any)
 
 /* ---------------------------------------------------------------------------------- choosing */
 
-static Tiles *chosen(int bits, int digits) {
-    int eight = bits == 8, two = digits == 2;
+static Tiles *chosen(int bits) {
 #if defined(__x86_64__)
     if (lm_level() == LM_AVX512 && __builtin_cpu_supports("avx512vnni"))
-        return tiles512[eight][two];
-    if (lm_level() >= LM_AVX2 && __builtin_cpu_supports("f16c")) return tiles256[eight][two];
+        return bits == 4 ? tiles512_4 : tiles512_8;
+    if (lm_level() >= LM_AVX2 && __builtin_cpu_supports("f16c"))
+        return bits == 4 ? tiles256_4 : tiles256_8;
 #endif
-    return tiles_any[eight][two];
+    return bits == 4 ? tiles_any_4 : tiles_any_8;
 }
 
 typedef struct {
     const lm_product *given;
     Product product;
     int8_t *x;
-    float *scale, *sum;
     Tiles *run;
     int shares, tiles, chunk, taken;
 } work;
@@ -189,18 +194,27 @@ static void multiply_share(void *argument, int share) {
     }
 }
 
-int64_t lm_multiply_space(int32_t rows, int32_t inputs, int32_t digits) {
+/* Blocks of two digits first; returns how many. */
+static size_t put_in_order(const uint8_t *digits, int32_t blocks, int32_t *order) {
+    int32_t at = 0, fine;
+    for (int32_t b = 0; b < blocks; b++) if (digits[b] == 2) order[at++] = b;
+    fine = at;
+    for (int32_t b = 0; b < blocks; b++) if (digits[b] != 2) order[at++] = b;
+    return (size_t)fine;
+}
+
+int64_t lm_multiply_space(int32_t rows, int32_t inputs) {
     int64_t blocks = (inputs + CELL - 1) / CELL;
-    return rows * blocks * (int64_t)(digits * CELL + 2 * sizeof(float));
+    return blocks * (int64_t)sizeof(int32_t) + rows * blocks * FINE;
 }
 
 int lm_multiply(const lm_product *p) {
-    if (p->space_size < lm_multiply_space(p->rows, p->inputs, p->digits)) return LM_NO_SPACE;
-    int64_t blocks = (p->inputs + CELL - 1) / CELL, cells = p->rows * blocks;
-    work w = {.given = p, .scale = p->space, .run = chosen(p->bits, p->digits)};
-    w.sum = w.scale + cells;
-    w.x = (int8_t *)(w.sum + cells);
-    w.product = (Product){p->weight, w.x, w.scale, w.sum, p->bias, p->out, (size_t)blocks,
+    if (p->space_size < lm_multiply_space(p->rows, p->inputs)) return LM_NO_SPACE;
+    int64_t blocks = (p->inputs + CELL - 1) / CELL;
+    int32_t *order = p->space;
+    work w = {.given = p, .x = (int8_t *)(order + blocks), .run = chosen(p->bits)};
+    size_t fine = put_in_order(p->digits, (int32_t)blocks, order);
+    w.product = (Product){p->weight, order, w.x, p->bias, p->out, (size_t)blocks, fine,
                           (size_t)p->outputs};
     w.tiles = (p->outputs + TILE - 1) / TILE;
     int64_t most = (int64_t)p->rows * p->outputs * p->inputs / LEAST_SHARE;

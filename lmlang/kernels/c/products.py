@@ -25,18 +25,18 @@ def packed_product(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) 
     if x.stride(1) != 1:
         x = x.contiguous()
     out = torch.empty((rows, weight.shape[0]), dtype=torch.float32)
-    cells = rows * -(-inputs // BLOCK)
-    space = native.workspace(cells * (weight.digits * BLOCK // 4 + 2))
+    blocks = -(-inputs // BLOCK)
+    space = native.workspace(blocks + rows * blocks * (2 * BLOCK // 4 + 2))
     product = native.Product(
         x.data_ptr(),
         weight.data.data_ptr(),
+        weight.digits.data_ptr(),
         None if bias is None else bias.data_ptr(),
         out.data_ptr(),
         space.data_ptr(),
         space.nbytes,
         x.stride(0),
         weight.bits,
-        weight.digits,
         rows,
         inputs,
         weight.shape[0],

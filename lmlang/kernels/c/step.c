@@ -49,7 +49,7 @@ static room lay_out(const lm_model *m, char *space, int64_t tokens, int64_t want
     r.attend_size = lm_attend_space(m->heads, m->kv_heads, m->head_dim, m->head_dim, threads);
     r.attend = take(space, &at, r.attend_size);
     int64_t widest = larger(larger(m->hidden, query), m->intermediate);
-    r.multiply_size = lm_multiply_space((int32_t)larger(tokens, wanted), (int32_t)widest, 2);
+    r.multiply_size = lm_multiply_space((int32_t)larger(tokens, wanted), (int32_t)widest);
     r.multiply = take(space, &at, r.multiply_size / 4 + 1);
     r.size = at;
     return r;
@@ -63,8 +63,7 @@ static void multiply(const lm_matrix *w, const float *x, float *out, int rows, c
                      int threads) {
     lm_product p = {.x = x, .weight = w->data, .bias = w->bias, .out = out, .space = r->multiply,
                     .space_size = r->multiply_size, .x_stride = w->inputs, .bits = w->bits,
-                    .digits = w->digits,
-                    .rows = rows, .inputs = w->inputs, .outputs = w->outputs, .threads = threads};
+                    .digits = w->digits, .rows = rows, .inputs = w->inputs, .outputs = w->outputs, .threads = threads};
     lm_multiply(&p);
 }
 

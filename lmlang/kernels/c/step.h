@@ -6,8 +6,9 @@
 
 typedef struct {
     const uint8_t *data;        /* as lm_product's weight */
+    const uint8_t *digits;
     const float *bias;          /* [outputs], or NULL */
-    int32_t bits, digits, inputs, outputs;
+    int32_t bits, inputs, outputs, unused;
 } lm_matrix;
 
 /* One layer and its part of the pool. Norms are float32; NULL where there is none. */

@@ -19,9 +19,8 @@ class Matrix(ctypes.Structure):
     """``lm_matrix``."""
 
     _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        *((name, ctypes.c_int32) for name in ("bits", "digits", "inputs", "outputs")),
+        *((name, ctypes.c_void_p) for name in ("data", "digits", "bias")),
+        *((name, ctypes.c_int32) for name in ("bits", "inputs", "outputs", "unused")),
     )
 
     @classmethod
@@ -29,7 +28,8 @@ class Matrix(ctypes.Structure):
         """A weight, and what is added to its products; whoever asks keeps both."""
         outputs, inputs = weight.shape
         at = None if bias is None else bias.data_ptr()
-        return cls(weight.data.data_ptr(), at, weight.bits, weight.digits, inputs, outputs)
+        where = weight.data.data_ptr(), weight.digits.data_ptr(), at
+        return cls(*where, weight.bits, inputs, outputs)
 
 
 class Layer(ctypes.Structure):
