@@ -2,8 +2,9 @@
 
     python docs/screenshots.py FOLDER [NAME …]
 
-One PNG for each view × (light, dark, bare) × (1200, 700 pixels), by headless Chromium; "bare" is
-without any style, as some sites strip them. For people to look at; no test runs it.
+One PNG for each view × (light, dark, bare, jupyter) × (1200, 700 pixels), by headless Chromium.
+"bare" is without any style, as some sites strip them; "jupyter" is among the rules that JupyterLab
+has for tables and text. For people to look at; no test runs it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,18 @@ from lmlang.testing import ScriptedBackend
 
 WIDTHS = (1200, 700)
 HEIGHT = 1500
-THEMES = {"light": ("#1f2328", "#ffffff"), "dark": ("#e6edf3", "#0d1117"), "bare": ("#000", "#fff")}
+THEMES = {
+    "light": ("#1f2328", "#ffffff"),
+    "dark": ("#e6edf3", "#0d1117"),
+    "bare": ("#000", "#fff"),
+    "jupyter": ("#212121", "#ffffff"),
+}
+JUPYTER = """<style>
+table { border: none; font-size: 12px; table-layout: fixed; margin: 0 auto 1em }
+td, th, tr { vertical-align: middle; text-align: right; padding: .5em; white-space: normal }
+tbody tr:nth-child(even) { background: #f5f5f5 } b { font-weight: bold }
+pre, code { background: #fff; color: #212121; font-size: 13px; padding: 0 } div { line-height: 1.3 }
+</style>"""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 CARD = {
     "title": "Card",
@@ -104,6 +116,7 @@ def shown() -> dict[str, Callable[[], Any]]:
         "meta": lambda: state.meta("card"),
         "stats": runtime.stats,
         "radix": runtime.tree,
+        "function": lambda: review.options(temperature=0.5).bind(film="Metropolis"),
     }
 
 
@@ -111,6 +124,7 @@ def photograph(page: str, folder: Path, name: str, browser: str) -> None:
     """Write the pictures of one page."""
     for theme, (ink, paper) in THEMES.items():
         body = re.sub(r' style="[^"]*"', "", page) if theme == "bare" else page
+        body = JUPYTER + body if theme == "jupyter" else body
         for width in WIDTHS:
             at = folder / f"{name}-{theme}-{width}"
             html = at.with_suffix(".html")

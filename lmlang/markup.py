@@ -95,14 +95,20 @@ def wrapped(text: str, most: int, indent: str = "") -> list[str]:
     room = max(8, most - width(indent))
     lines = []
     for each in text.split("\n"):
-        rest = each
-        while width(rest) > room:
-            cut = start(rest, room + 1)[:-1] or rest[:1]
-            at = cut.rfind(" ") + 1
-            cut = cut[:at] if at > room // 2 else cut
+        at = 0
+        while True:
+            window = each[at : at + room + 1]
+            if width(window) <= room:
+                lines.append(indent + window)
+                at += len(window)
+                if at >= len(each):
+                    break
+                continue
+            cut = start(window, room + 1)[:-1] or window[:1]
+            blank = cut.rfind(" ") + 1
+            cut = cut[:blank] if blank > room // 2 else cut
             lines.append(indent + cut)
-            rest = rest[len(cut) :]
-        lines.append(indent + rest)
+            at += len(cut)
     return [each.rstrip() for each in lines]
 
 
@@ -179,7 +185,7 @@ TEXT = (
 """Of a <pre>, so that spaces and lines show where styles are stripped too."""
 BOX = "border:1px solid rgba(128,128,128,.45);border-radius:6px"
 TABLE = 'table cellpadding="5"'
-TABLE_STYLE = "border-collapse:collapse;margin:4px 0;font-size:13px"
+TABLE_STYLE = "border-collapse:collapse;table-layout:auto;margin:4px 0;font-size:13px"
 ROW = "border-bottom:1px solid rgba(128,128,128,.3)"
 LEFT, RIGHT = "text-align:left", "text-align:right;white-space:nowrap"
 BLUE, ORANGE, GREEN, RED = (

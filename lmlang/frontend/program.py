@@ -369,6 +369,12 @@ class Function(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<program {self.__name__}{inspect.signature(self._body)}>"
 
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        from lmlang.frontend.view_program import function_page
+
+        shown = function_page(self._body, {**self._options, **self._arguments.bound})
+        return {"text/plain": repr(self), "text/html": shown}
+
     def _with(self, given: Mapping[str, Any]) -> dict[str, Any]:
         return {**self._options, **{k: v for k, v in given.items() if v is not None}}
 

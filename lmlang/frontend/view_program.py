@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lmlang import markup
 from lmlang.errors import ProgramError
@@ -50,6 +51,23 @@ def _stop(sheet: markup.Sheet, program: ir.Program) -> None:
     if stopped is not None:
         where = f"{os.path.basename(stopped.source)}: {stopped.reason}"
         sheet.add(element("div", f"… the trace ends at {where}", style=MUTED))
+
+
+def function_page(body: Callable[..., object], given: Mapping[str, object]) -> str:
+    """A program as it was written: nothing of its body is run for it.
+
+    Args:
+        body: Its function.
+        given: Options of its runs and bound arguments.
+    """
+    code = getattr(body, "__code__", None)
+    source = f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+    pairs = [("", inspect.getdoc(body) or ""), ("source", source)]
+    pairs += [(name, markup.middle(repr(value), _NODE)) for name, value in given.items()]
+    pairs.append(("to see more", "f.preview(…), f.check() and f.trace(…), which run no model"))
+    name = getattr(body, "__name__", type(body).__name__)
+    title = f"program {name}{inspect.signature(body)}"
+    return str(markup.facts(title, [pair for pair in pairs if pair[1]]))
 
 
 def preview_page(

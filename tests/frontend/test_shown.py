@@ -94,6 +94,22 @@ def test_metadata_previews_and_stopped_traces_are_pages():
     assert trace.stopped.reason in checked_page(trace._repr_mimebundle_()["text/html"])
 
 
+def test_a_function_shows_how_it_was_written_and_runs_nothing():
+    @lm.function
+    def touchy(s, city: str, n=1):
+        """Says <nothing>."""
+        raise AssertionError
+
+    found = touchy.options(temperature=0.5).bind(city=HOSTILE)
+    bundle = found._repr_mimebundle_()
+    assert bundle["text/plain"] == repr(found)
+    shown = checked_page(bundle["text/html"])
+    assert "program touchy(s, city: str, n=1)" in shown
+    assert "Says <nothing>." in shown
+    assert "temperature0.5" in shown
+    assert "<img src=x" in shown
+
+
 def test_a_program_that_cannot_be_printed_says_what_it_is():
     from lmlang.frontend import ir
 
