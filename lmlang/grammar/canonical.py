@@ -15,6 +15,7 @@ bytes would therefore be seen in a text that ends with it. Where too many might,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 
 from lmlang.grammar.automaton import Automaton, State
@@ -87,20 +88,28 @@ class Canonical:
             before, known = "", []
             own = list(encode(text))
         own = own[len(known) :]
-        going_on = dict.fromkeys([*self._going_on(behind), *spanning])
-        others = [encode(before + text + more)[len(known) :] for more in going_on]
-        if others and not behind.accepting:
-            own = list(others[0])
-        count, end = 0, 0
-        for at, index in enumerate(own):
+        certain: Sequence[int] | None = own if behind.accepting else None
+        for more in self._others(behind, spanning):
+            other = encode(before + text + more)[len(known) :]
+            certain = self._shared(other if certain is None else certain, other, data[:held])
+            if not certain:
+                return ()
+        return tuple(self._shared(own, own, data[:held]) if certain is None else certain)
+
+    def _shared(self, one: Sequence[int], other: Sequence[int], data: bytes) -> Sequence[int]:
+        """The first tokens of both, as far as they are those of some bytes."""
+        pieces, end = self._vocabulary.pieces, 0
+        for at, (index, same) in enumerate(zip(one, other, strict=False)):
             piece = pieces[index]
+            if index != same or not piece or not data.startswith(piece, end):
+                return one[:at]
             end += len(piece)
-            if end > held or not piece or data[end - len(piece) : end] != piece:
-                break
-            if any(len(other) <= at or other[at] != index for other in others):
-                break
-            count += 1
-        return tuple(own[:count])
+        return one[: len(other)]
+
+    def _others(self, behind: State, spanning: list[str]) -> Iterator[str]:
+        """What may follow, first what is known already."""
+        yield from spanning
+        yield from self._going_on(behind)
 
     def _tail(self, before: Sequence[int]) -> list[int]:
         """The last ids, from a place on that the ids behind it do not look across."""
@@ -185,11 +194,11 @@ class Canonical:
             return known
         level: list[tuple[bytes, State]] = [(b"", behind)]
         for _ in range(MAX_CHARACTERS):
-            longer = [
-                (data + more, state)
-                for data, before in level
-                for more, state in self._characters(before)
-            ]
+            longer: list[tuple[bytes, State]] = []
+            for data, before in level:
+                longer += [(data + more, state) for more, state in self._characters(before)]
+                if len(longer) > MAX_TEXTS and data:
+                    break
             if not longer or (len(longer) > MAX_TEXTS and level[0][0]):
                 break
             level = longer + [way for way in level if not self._automaton.following(way[1])]
@@ -208,11 +217,7 @@ class Canonical:
 
     def _characters(self, state: State) -> list[tuple[bytes, State]]:
         """The characters that may follow, where there are many some of every kind."""
-        following = self._automaton.following(state)
-        if len(following) > FEW:
-            marks = [byte for byte in following if _kind(byte) == "mark"][:MAX_MARKS]
-            kinds = {_kind(byte): byte for byte in reversed(following)}
-            following = bytes({*marks, *kinds.values()})
+        following = _of_every_kind(self._automaton.following(state))
         return [self._character(state, byte) for byte in following]
 
     def _character(self, state: State, byte: int) -> tuple[bytes, State]:
@@ -238,6 +243,16 @@ def _text(data: bytes | bytearray) -> str | None:
             if error.start < len(data) - 3:
                 return None
     return None
+
+
+@lru_cache(maxsize=1_024)
+def _of_every_kind(following: bytes) -> bytes:
+    """A few of many bytes: some marks, and one of every other kind."""
+    if len(following) <= FEW:
+        return following
+    marks = [byte for byte in following if _kind(byte) == "mark"][:MAX_MARKS]
+    kinds = {_kind(byte): byte for byte in reversed(following)}
+    return bytes({*marks, *kinds.values()})
 
 
 def _kind(byte: int) -> str:
