@@ -19,6 +19,8 @@ from lmlang.markup import BLUE, BOX, CODE, GREEN, MUTED, ORANGE, RED, Html, elem
 
 LONGEST = 4_000
 """Characters of one text that are shown in text; of HTML a half."""
+THOUGHT = 300
+"""Characters of a thought that are shown."""
 BRANCHES = 12
 """Branches of a fork that are shown."""
 LEGEND = "⟦name: …⟧ was generated or chosen"
@@ -72,6 +74,13 @@ def outcome(operation: LoggedOperation | None) -> str:
     return _ENDS.get(finish or "", "")
 
 
+def thought(step: Step) -> str:
+    """What the model wrote before an output, hidden; "" where it wrote nothing."""
+    samples = () if step.operation is None else step.operation.samples
+    text = markup.line(samples[0].thought.strip()) if samples else ""
+    return f"thought before {label(step)} {markup.middle(text, THOUGHT)}" if text else ""
+
+
 def label(step: Step) -> str:
     """The name of a variable, and what it had to be."""
     name = getattr(step.node, "name", "")
@@ -106,6 +115,8 @@ def lines(story: Story, width: int) -> list[str]:
             case "hole":
                 writer.inline(f"{{{markup.line(step.text)}}}")
             case "gen" | "select":
+                if thought(step):
+                    writer.block(f"· {thought(step)}")
                 text, some = _inline(step, story)
                 forced = forced or some
                 writer.inline(text)
@@ -220,6 +231,8 @@ def page(story: Story) -> Html:
             case "hole":
                 writer.inline(element("i", f"{{{step.text}}}"))
             case "gen" | "select":
+                if thought(step):
+                    writer.block(thought(step), MUTED)
                 content, some = _capture(step, story)
                 forced = forced or some
                 writer.inline(content)

@@ -193,6 +193,18 @@ def test_tokens_tell_of_probabilities_alternatives_and_masks():
     assert "<sup>△</sup>" in log.tokens().html()
 
 
+def test_thoughts_are_shown_apart_and_counted():
+    @lm.function
+    def program(s):
+        s += lm.gen("x", think=8, max_tokens=4)
+
+    log = program(backend=ScriptedBackend(["hm <b>\n", "yes"])).run_log()
+    assert "· thought before x: hm <b>" in log.transcript().text(80).split("\n")
+    assert "thought before x: hm <b>" in checked_page(log.transcript().html())
+    hidden = log.usage.generated_tokens - len(log.operations[0].samples[0].tokens)
+    assert f"{hidden} of them of a hidden thought" in log.tokens().text(100)
+
+
 def test_a_select_lists_its_choices_with_what_was_taken_first():
     @lm.function
     def program(s):
