@@ -25,6 +25,8 @@ from lmlang.errors import WireError, an, quote
 MAX_DEPTH = 100
 _TAG, _OF = "$", "of"
 _LONG = 2**63
+_SECOND = " again"
+"""Behind a time of day that comes twice, as clocks are put back, and is the second of these."""
 
 
 class NotKept(Exception):
@@ -96,8 +98,8 @@ _SPELT: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     float: (repr, float),
     bytes: (lambda value: base64.b64encode(value).decode(), base64.b64decode),
     date: (date.isoformat, date.fromisoformat),
-    datetime: (datetime.isoformat, datetime.fromisoformat),
-    time: (time.isoformat, time.fromisoformat),
+    datetime: (lambda value: _clock(value), lambda text: _read_clock(datetime, text)),
+    time: (lambda value: _clock(value), lambda text: _read_clock(time, text)),
     timedelta: (
         lambda value: f"{value.days} {value.seconds} {value.microseconds}",
         lambda text: timedelta(*map(int, text.split())),
@@ -108,6 +110,14 @@ _SPELT: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 """Types that are written as a text: how that is spelt and read."""
 _HELD: tuple[type, ...] = (tuple, set, frozenset, dict)
 """Containers that JSON has not, or not with such keys."""
+
+
+def _clock(value: datetime | time) -> str:
+    return value.isoformat() + _SECOND * value.fold
+
+
+def _read_clock(kind: Any, text: str) -> Any:
+    return kind.fromisoformat(text.removesuffix(_SECOND)).replace(fold=int(text.endswith(_SECOND)))
 
 
 def _fields(value: object) -> dict[str, object]:

@@ -143,6 +143,8 @@ infos = st.builds(
     st.booleans(),
     st.booleans(),
     st.none() | st.tuples(ids, ids),
+    fingerprint=st.none() | texts,
+    adapter_fingerprints=tuples(texts),
 )
 contexts = st.builds(
     ErrorContext, *[st.none() | texts] * 3, st.none() | st.integers(-9, 9), st.none() | texts
