@@ -30,7 +30,7 @@ from lmlang.testing import RandomBackend, ScriptedBackend
 
 ROOT = Path(__file__).parent.parent
 PRELUDE = "import lmlang as lm; from lmlang.testing import RandomBackend, ScriptedBackend"
-_BLOCK = re.compile(r"(?:<!-- (\w[^\n]*): ([^\n]+) -->\n)?```python\n(.*?)```\n", re.DOTALL)
+_BLOCK = re.compile(r"(?:<!-- (\w[^\n]*?): ([^\n]+) -->\n)?```python\n(.*?)```\n", re.DOTALL)
 _OUTPUT = re.compile(r"\n?```text\n(.*?)```\n", re.DOTALL)
 
 

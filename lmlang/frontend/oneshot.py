@@ -94,6 +94,8 @@ def extract(
     from lmlang.grammar.type_text import outline, written
 
     texts = _texts("extract", text)
+    if type is None:
+        raise ProgramTypeError("extract: type is None: give a type, as of what the text says.")
     own, more = _split("extract", keywords, _GEN)
     answer = gen("value", type=type, **{"max_tokens": MAX_TOKENS, "temperature": 0.0, **own})
     form = outline(type)
@@ -268,6 +270,8 @@ def _values(
     value: Any,
 ) -> Any:
     """What the runs of a program come to: of a list of texts a list."""
+    if isinstance(given, str) and not any(name in keywords for name in _BATCH):
+        return value(program.run(given, **keywords))  # on this thread, whose line errors then name
     states = program.run_batch([(text,) for text in texts], **keywords)
     errors = [state.error() for state in states]
     found = [
@@ -346,6 +350,8 @@ def _split(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Keywords of the answer, and those of its run."""
     for name in keywords:
+        if name == "n":
+            raise ProgramTypeError(f"{where}: n cannot act: one text has one value; call it again.")
         if name not in own and name not in _BATCH and not of_a_run(name):
             raise ProgramTypeError(
                 f"{where}: unknown keyword {quote(name)}{meant(name)}: it takes those of "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -36,13 +37,14 @@ def written(value: Any, tp: Any) -> str:
     Raises:
         ConstraintError: It is none of the type.
     """
+    read = reader_of(tp)  # which teaches pydantic what it has to know of the type
     if isinstance(tp, Mapping) or is_spec(tp):
         text = value if isinstance(value, str) and not is_json(tp) else _json(value)
-        reader_of(tp)(text)
+        read(text)
         return text
     adapter: TypeAdapter[Any] = TypeAdapter(tp)
     try:
-        read = adapter.validate_python(value)
+        made = adapter.validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
@@ -50,15 +52,25 @@ def written(value: Any, tp: Any) -> str:
             f"{quote(repr(value))[1:-1]} is none of the type"
             f"{f' ({quote(place)})' if place else ''}: {first['msg']}."
         ) from error
-    data = adapter.dump_python(read, mode="json", by_alias=True, round_trip=True)
-    text = _json(data) if is_json(tp) else str(data)
-    reader_of(tp)(text)
+    data = adapter.dump_python(made, by_alias=True, round_trip=True)
+    text = _json(data) if is_json(tp) else str(_plain(data))
+    read(text)
     return text
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has for a value that it has not: the numbers of Decimals, else pydantic's."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return _ANY.dump_python(value, mode="json")
+
+
+_ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 def _json(value: Any) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False, default=_plain)
     except (TypeError, ValueError) as error:
         raise ConstraintError(f"{quote(repr(value))[1:-1]} is no JSON: {error}.") from None
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lmlang.errors import LMLangError, WireError
-from lmlang.grammar.spec import Spec, is_spec
+from lmlang.grammar.spec import Hole, Spec, is_spec
 from lmlang.protocol import (
     BackendInfo,
     Event,
@@ -61,7 +61,7 @@ def to_wire(value: object) -> dict[str, Any]:
         return {"v": VERSION, **form.write(value)}
     if isinstance(value, Prompt):
         return {"v": VERSION, "prompt": PROMPT.write(value)}
-    if is_spec(value):
+    if is_spec(value) or isinstance(value, Hole):
         return {"v": VERSION, "constraint": SPEC.write(value)}
     if isinstance(value, Event):
         return {"v": VERSION, "event": EVENT.write(value)}

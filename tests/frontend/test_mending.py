@@ -156,7 +156,7 @@ def test_after_so_many_tries_the_error_names_field_value_and_message():
         error = state.error()
         assert type(error) is ConstraintError
         value = answers[-1] if len(answers) > 1 else "3"
-        assert f'the field jobs[1].end = {value} was refused' in str(error)
+        assert f"the field jobs[1].end = {value} was refused" in str(error)
         assert "it ends before it starts" in str(error)
         assert f"tries={len(answers)}" in str(error)
         assert len(backend.requests) == len(answers)
