@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     )
     from lmlang.frontend.view_diff import diff
     from lmlang.grammar.quotes import Quote
+    from lmlang.frontend.tools import ToolCall
     from lmlang.protocol import (
         Backend,
     )
@@ -144,6 +145,7 @@ __all__ = [
     "RuntimeEndpoint",
     "SchemaUnsupported",
     "StreamEvent",
+    "ToolCall",
     "Unsatisfiable",
     "WireError",
     "assistant",
@@ -259,6 +261,7 @@ _ROOMS = {
         "global_config",
     ),
     "frontend.view_diff": ("diff",),
+    "frontend.tools": ("ToolCall",),
     "runtime.chat_templates": ("register_chat_template",),
     "runtime.local": ("Runtime",),
 }

@@ -15,6 +15,7 @@ from lmlang.backends.constrained import refuse_processor
 from lmlang.errors import ProgramError, quote
 from lmlang.grammar.spec import Ebnf, JsonSchema, Regex, Spec
 from lmlang.protocol import EndTurn, Image, Prompt, Request, SamplingParams, Turn
+from lmlang.protocol.tools import TOOLS, offered, read_offer
 
 MOST_STOPS = 4
 """Stop texts that OpenAI takes; more are looked for here."""
@@ -149,7 +150,10 @@ def messages_of(prompt: Prompt) -> tuple[list[dict[str, str]], bool]:
         if isinstance(segment, Turn):
             role, parts = segment.role, []
         elif isinstance(segment, EndTurn):
-            messages.append({"role": role, "content": "".join(parts)})
+            if role == TOOLS:
+                _offer("".join(parts), messages)
+            else:
+                messages.append({"role": role, "content": "".join(parts)})
             role = ""
         elif isinstance(segment, Image):
             raise _no_pictures(segment)
@@ -170,6 +174,15 @@ def messages_of(prompt: Prompt) -> tuple[list[dict[str, str]], bool]:
     if text:
         messages.append({"role": role, "content": text})
     return messages, bool(text)
+
+
+def _offer(tools: str, messages: list[dict[str, str]]) -> None:
+    """Say in the system's message which tools there are: their calls are read here."""
+    said = offered(read_offer(tools))
+    if messages and messages[0]["role"] == "system":
+        messages[0]["content"] += f"\n\n{said}"
+    else:
+        messages.insert(0, {"role": "system", "content": said})
 
 
 def _refuse(request: Request, service: Service) -> None:

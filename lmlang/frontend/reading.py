@@ -12,6 +12,7 @@ from lmlang.errors import CaptureError, fresh, quote
 from lmlang.frontend.cursor import Cursor, check_name
 from lmlang.frontend.run import Variable
 from lmlang.protocol import EndTurn, Prompt, Text, Tokens, Turn
+from lmlang.protocol.tools import TOOLS
 
 
 class Reader:
@@ -119,13 +120,14 @@ class Reader:
 
 
 def messages_of(prompt: Prompt) -> list[dict[str, str]]:
-    """The turns of a prompt, the open one included; text in no turn is left out."""
+    """The turns of a prompt, the open one included; text in no turn and offers are left out."""
     found: list[dict[str, str]] = []
     parts: list[str] | None = None
     for segment in [*prompt.segments(), EndTurn()]:
         if isinstance(segment, Turn):
-            found.append({"role": segment.role, "content": ""})
-            parts = []
+            parts = None if segment.role == TOOLS else []
+            if parts is not None:
+                found.append({"role": segment.role, "content": ""})
         elif isinstance(segment, EndTurn):
             if parts is not None:
                 found[-1]["content"] = "".join(parts)

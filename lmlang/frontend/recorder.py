@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from typing import (
     Any,
     Concatenate,
@@ -29,6 +29,7 @@ from lmlang.frontend.run import State
 from lmlang.frontend.runlog import RunLog
 from lmlang.frontend.snapshot import run_log
 from lmlang.frontend.stream import events, events_async, texts, texts_async, texts_with_info
+from lmlang.frontend.tools import Toolbox, offer
 from lmlang.protocol import Usage
 
 P = ParamSpec("P")
@@ -128,6 +129,21 @@ class ProgramState:
         return Block(
             self, lambda: cursor.begin_turn(role), lambda error: cursor.end_turn(role, error)
         )
+
+    def tools(self, functions: Sequence[Callable[..., Any]]) -> Toolbox:
+        """Tell the model of functions that it may call, as its chat template does.
+
+        Args:
+            functions: Plain functions, whose parameters have types; what their docstrings say of
+                them is told.
+
+        Returns:
+            What writes calls of them and their results.
+        """
+        with self._cursor.here:
+            expression, box = offer(functions, self._cursor.run.tool_form())
+        self._recording.append(expression)
+        return box
 
     def var_scope(self, name: str) -> Block[ProgramState]:
         """``with s.var_scope("v"):`` makes the text that the block appends the variable "v".

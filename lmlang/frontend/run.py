@@ -37,6 +37,7 @@ from lmlang.protocol import (
     SamplingParams,
     Scores,
     Segment,
+    ToolForm,
     Usage,
 )
 
@@ -364,6 +365,10 @@ class Run:
 
     def depends(self, what: str) -> None:
         """The program goes on by what only a run knows; in a trace that ends it."""
+
+    def tool_form(self) -> ToolForm | None:
+        """How the model has calls of tools written; None: its template knows of none."""
+        return self.backend.info().tools
 
     # ---------------------------------------------------------------- max_program_tokens
 

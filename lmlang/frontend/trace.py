@@ -202,6 +202,9 @@ class _TraceRun(Run):
         """End the static part."""
         self.tracing.leave(f"{what} is known only in a run.")
 
+    def tool_form(self) -> None:
+        """A trace knows no model."""
+
 
 class _TraceState(State):
     """A state that executes nothing: its variables are settled when they are appended."""

@@ -12,6 +12,10 @@ from lmlang.protocol.generation import Generation
 from lmlang.protocol.prompt import Prompt
 from lmlang.protocol.request import Request, ScoreRequest
 
+ToolForm: TypeAlias = Literal["tagged", "bare"]
+"""How a model writes the call of a tool: ``<tool_call>``, then ``{"name": …, "arguments": …}``; or
+``{"name": …, "parameters": …}`` alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class BackendInfo:
@@ -31,6 +35,7 @@ class BackendInfo:
         fingerprint: The same wherever the same requests have the same answers: it stands for the
             weights and how they are kept, the tokenizer and the template. None: not known.
         adapter_fingerprints: Those of ``adapters``, in their order.
+        tools: How its chat template has calls of tools written; None: it knows of no tools.
     """
 
     model: str
@@ -44,6 +49,7 @@ class BackendInfo:
     adapters: tuple[str, ...] = ()
     fingerprint: str | None = None
     adapter_fingerprints: tuple[str, ...] = ()
+    tools: ToolForm | None = None
 
 
 class Backend(Protocol):
@@ -109,11 +115,6 @@ class TokenAware(Protocol):
         What spells a control token in it is one; so no part of it may come from strangers.
         """
         ...
-
-
-ToolForm: TypeAlias = Literal["tagged", "bare"]
-"""How a model writes the call of a tool: ``<tool_call>``, then ``{"name": …, "arguments": …}``; or
-``{"name": …, "parameters": …}`` alone."""
 
 
 @runtime_checkable

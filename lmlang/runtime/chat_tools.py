@@ -6,13 +6,11 @@ import json
 from collections.abc import Iterable
 from functools import cached_property
 
-from lmlang.errors import ModelError, ProgramError
 from lmlang.protocol import Prompt, Tokens, ToolForm
 from lmlang.runtime.chat import ChatTemplate
+from lmlang.runtime.chat_offers import form_of
 from lmlang.runtime.chat_script import Ids, Item, Literal, Script, ScriptWriter
 from lmlang.runtime.tokenizer import Tokenizer
-
-_PROBE = "lmlang_probe"
 
 
 class ToolPrompts:
@@ -29,21 +27,8 @@ class ToolPrompts:
 
     @cached_property
     def form(self) -> ToolForm | None:
-        """How the template teaches a model to write calls; None: not at all, or in no known form.
-
-        It is asked by a tool without parameters: what the text then says of them is teaching.
-        """
-        probe = [{"type": "function", "function": {"name": _PROBE, "description": ""}}]
-        try:
-            told = self._template.with_tools(probe)
-            text = told.text(("user",), ("x",), generation_prompt=True)
-        except (ProgramError, ModelError):
-            return None
-        if _PROBE not in text:
-            return None
-        if "<tool_call>" in text and '"arguments"' in text:
-            return "tagged"
-        return "bare" if '"parameters"' in text and "<tool_call>" not in text else None
+        """How the template teaches a model to write calls; None: not at all."""
+        return form_of(self._template)
 
     def prompt(self, prompt: Prompt, tools: str) -> Prompt:
         """A prompt as the ids that the template gives when it is told of tools.

@@ -19,13 +19,13 @@ from itertools import chain
 
 from lmlang.protocol import EndTurn, Prompt, Turn
 from lmlang.runtime.chat import ChatTemplate
+from lmlang.runtime.chat_offers import OfferingWriter
 from lmlang.runtime.chat_script import (
     Ids,
     Item,
     Literal,
     Plain,
     Script,
-    ScriptWriter,
     content_of,
     segment_item,
 )
@@ -124,7 +124,7 @@ class PromptEncoder:
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
         self._tokenizer = tokenizer
-        self._writer = ScriptWriter(tokenizer, template, self._say_once)
+        self._writer = OfferingWriter(tokenizer, template, self._say_once)
         self._root = _Mark(Script(), 0, _Step(None, None, None, None, 0, RETRY_CHARACTERS))
         self._said: set[str] = set()
         self._lock = threading.Lock()

@@ -325,6 +325,7 @@ class Runtime:
             adapter_fingerprints=self._adapter_fingerprints,
         )
 
+            tools=self._tools.form,
     def flush_cache(self) -> None:
         """Forget all cached prefixes that no running request reads."""
         self._engine.call(lambda loop: loop.cache.flush())

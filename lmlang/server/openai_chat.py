@@ -10,6 +10,7 @@ from lmlang.errors import LMLangError
 from lmlang.frontend.draws import draw_key, fresh_seed
 from lmlang.grammar.spec import Ebnf, JsonSchema, Regex, Spec
 from lmlang.protocol import Backend, Prompt, Request, SamplingParams, TokenAware
+from lmlang.protocol.tools import CallForm
 from lmlang.server.config import ServerConfig
 from lmlang.server.openai_fields import (
     SAMPLING,
@@ -22,7 +23,7 @@ from lmlang.server.openai_fields import (
     wrong,
 )
 from lmlang.server.openai_messages import conversation
-from lmlang.server.openai_tools import NAME, CallForm, ToolUse, about_tools, tool_use
+from lmlang.server.openai_tools import NAME, ToolUse, about_tools, tool_use
 
 FIELDS = SAMPLING | {
     *("model", "messages", "logprobs", "top_logprobs", "max_completion_tokens"),

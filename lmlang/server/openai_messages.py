@@ -16,8 +16,9 @@ from typing import Any
 from lmlang.errors import quote
 from lmlang.protocol import Backend, EndTurn, Prompt, Segment, Text, TokenAware, Tokens, ToolAware
 from lmlang.protocol import Turn as TurnBegins
+from lmlang.protocol.tools import FORMS, RESULT, CallForm
 from lmlang.server.openai_fields import Fields, kind, wrong
-from lmlang.server.openai_tools import FORMS, NAME, RESULT, CallForm, ToolUse
+from lmlang.server.openai_tools import NAME, ToolUse
 
 MAX_MESSAGES = 4_096
 """Of one conversation."""

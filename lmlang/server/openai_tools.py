@@ -14,62 +14,18 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from lmlang.errors import LMLangError, quote
 from lmlang.grammar.spec import JsonSchema
-from lmlang.protocol import ToolForm
+from lmlang.protocol.tools import CallForm, offered
 from lmlang.server.openai_fields import Fields, kind, wrong
 
 MAX_TOOLS = 64
 """Of one request."""
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-
-TEXT = """You can call these functions:
-{tools}
-To call one, write nothing but
-<tool_call>
-{{"name": "its name", "arguments": {{values by its parameters}}}}
-</tool_call>"""
-"""What a system turn says of tools where the model's chat template cannot."""
-SEVERAL = "\nTo call several, write one such block behind the other."
-"""What it says besides where several may be called."""
-RESULT = "<tool_response>\n{result}\n</tool_response>"
-"""A tool's result in a turn of the user, where the template cannot say it."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallForm:
-    """How a call is written.
-
-    Args:
-        trigger: What begins a call in free text.
-        opening: What stands before its JSON.
-        closing: What stands behind it.
-        key: The field of the arguments, behind that of the name.
-    """
-
-    trigger: str
-    opening: str
-    closing: str
-    key: str
-
-    def written(self, name: str, arguments: str) -> str:
-        """A call as the model wrote it."""
-        return f"{self.opening}{self.head(name)}{arguments}}}{self.closing}"
-
-    def head(self, name: str) -> str:
-        """The JSON of a call up to its arguments."""
-        return f'{{"name": "{name}", "{self.key}": '
-
-
-FORMS: Mapping[ToolForm, CallForm] = {
-    "tagged": CallForm("<tool_call>", "<tool_call>\n", "\n</tool_call>", "arguments"),
-    "bare": CallForm('{"name":', "", "", "parameters"),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -110,8 +66,7 @@ class ToolUse:
 
     def text(self) -> str:
         """What a system turn says of them."""
-        lines = [json.dumps(t.given["function"], ensure_ascii=False) for t in self.tools]
-        return TEXT.format(tools="\n".join(lines)) + (SEVERAL if self.several else "")
+        return offered([tool.given for tool in self.tools], self.several)
 
     def constraint(self, form: CallForm) -> JsonSchema:
         """What a call is: the name of a tool, and arguments that its schema accepts."""

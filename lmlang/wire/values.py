@@ -334,5 +334,6 @@ INFO = short_record(
         "adapters": _TEXTS,
         "fingerprint": optional(TEXT),
         "adapter_fingerprints": _TEXTS,
+        "tools": optional(word("tagged", "bare")),
     },
 )

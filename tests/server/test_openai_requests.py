@@ -9,6 +9,7 @@ import pytest
 
 from lmlang.grammar.spec import Ebnf, JsonSchema, Regex
 from lmlang.protocol import Prompt, Text, Tokens
+from lmlang.protocol.tools import FORMS
 from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.local import Runtime
 from lmlang.runtime.tokenizer import CONTROL, Tokenizer
@@ -19,7 +20,7 @@ from lmlang.server.openai_chat import Chat, chat_of
 from lmlang.server.openai_completions import FIELDS as COMPLETION_FIELDS
 from lmlang.server.openai_completions import Completion, completion_of
 from lmlang.server.openai_fields import IGNORED, SAMPLING, SETTLED
-from lmlang.server.openai_tools import FORMS, CallReader, ToolUse
+from lmlang.server.openai_tools import CallReader, ToolUse
 from lmlang.server.refusals import Refusal
 from lmlang.testing import ScriptedBackend
 from tests import pages
