@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from lmlang.kernels.forms import dispatch, is_row_invariant, use_reference
-from lmlang.kernels.packed import PackedWeight, packed_product
+from lmlang.kernels.packed import PackedWeight, packed_product, tell
 from lmlang.kernels.quant import Int8Weight, Weight
 
 ROWS_HINT = 64
@@ -75,6 +75,7 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     if not len(x):
         return x.new_empty(0, weight.shape[0])
     if isinstance(weight, PackedWeight):
+        tell(x, weight)
         return dispatch("packed_product", packed_product, x)(x, weight, bias)
     return _in_blocks(x, weight, bias) if is_row_invariant() else _applied(x, weight, bias)
 

@@ -11,6 +11,9 @@ rows beside it, so these products are row-invariant as they are.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 import torch
@@ -126,6 +129,26 @@ def pack_floats(weight: Tensor) -> PackedWeight:
 
 def _two_digits(blocks: int) -> Tensor:
     return torch.full((blocks,), 2, dtype=torch.uint8)
+
+
+_SEE: ContextVar[Callable[[Tensor, PackedWeight], None] | None] = ContextVar("see", default=None)
+
+
+@contextmanager
+def watching(see: Callable[[Tensor, PackedWeight], None]) -> Iterator[None]:
+    """In this block and on this thread, tell a function the rows and weight of packed products."""
+    token = _SEE.set(see)
+    try:
+        yield
+    finally:
+        _SEE.reset(token)
+
+
+def tell(x: Tensor, weight: PackedWeight) -> None:
+    """Tell who is `watching` of a product."""
+    see = _SEE.get()
+    if see is not None:
+        see(x, weight)
 
 
 def packed_product(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,8 +15,10 @@ from gguf import GGMLQuantizationType
 from lmlang.errors import ModelError, ProgramError
 from lmlang.kernels import forms, native
 from lmlang.kernels.packed import PackedWeight
+from lmlang.kernels.quant import Weight
 from lmlang.protocol import Generation, Prompt, Request, SamplingParams, Text
 from lmlang.runtime.local import Runtime
+from lmlang.runtime.models.digits import SHARE, with_chosen_digits
 from lmlang.runtime.models.fetch import find_embedded_model
 from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.models.loader import load_gguf
@@ -37,13 +41,56 @@ def opened(quantize: str) -> OpenedModel:
 
 @needs_library
 def test_blocks_compute_what_the_numbers_of_the_file_give() -> None:
-    ids = opened("blocks").tokenizer.encode(TEXT)
-    exact, found = (oracle.logits(opened(how).model, ids) for how in ("none", "blocks"))
+    ids = opened("blocks16").tokenizer.encode(TEXT)
+    exact, found = (oracle.logits(opened(how).model, ids) for how in ("none", "blocks16"))
     far = (exact.log_softmax(-1) - found.log_softmax(-1)).abs()
     divergence = (exact.softmax(-1) * (exact.log_softmax(-1) - found.log_softmax(-1))).sum(-1)
     assert (exact.argmax(-1) == found.argmax(-1)).float().mean() >= 0.99
     assert divergence.mean() < 1e-5
     assert 1e-5 < far.max() < 0.02  # it is not the same computation
+
+
+@needs_library
+def test_with_a_second_digit_where_it_counts_blocks_are_nearer_to_float32_than_bfloat16() -> None:
+    ids = opened("blocks").tokenizer.encode(TEXT)
+    exact = oracle.logits(opened("none").model, ids).log_softmax(-1)
+
+    def divergence(model: OpenedModel) -> float:
+        found = oracle.logits(model.model, ids).float().log_softmax(-1)
+        return (exact.exp() * (exact - found)).sum(-1).mean().item()
+
+    others = with_digits(opened("blocks"), lambda digits: 3 - digits)
+    found = divergence(opened("blocks"))
+    assert found < divergence(open_model(None, dtype="bfloat16"))
+    assert divergence(others) > 1.5 * found
+
+
+def with_digits(model: OpenedModel, change: Callable[[torch.Tensor], torch.Tensor]) -> OpenedModel:
+    assert isinstance(model.model, LlamaModel)
+    other = copy(model.model)
+    other.head = changed(other.head, change)
+    other.products = [
+        {name: changed(weight, change) for name, weight in layer.items()}
+        for layer in other.products
+    ]
+    return replace(model, model=other)
+
+
+def changed(weight: Weight, change: Callable[[torch.Tensor], torch.Tensor]) -> PackedWeight:
+    assert isinstance(weight, PackedWeight)
+    return replace(weight, digits=change(weight.digits))
+
+
+@needs_library
+def test_the_digits_are_those_of_the_largest_columns(tmp_path: Path) -> None:
+    shape = tiny_shape()
+    loaded = load_gguf(write_tiny_gguf(tmp_path / "tiny.gguf", shape), quantize="blocks")
+    found = with_chosen_digits(loaded, range(shape.vocab + 5))
+    for name, weight in found.weights.items():
+        if isinstance(weight, PackedWeight):
+            wanted = max(1, round(len(weight.digits) * SHARE))
+            assert set(weight.digits.tolist()) <= {1, 2}
+            assert int((weight.digits == 2).sum()) == wanted, name
 
 
 @needs_library
@@ -107,7 +154,10 @@ def test_a_deterministic_runtime_has_the_same_bits_alone_and_in_a_batch() -> Non
 @needs_library
 def test_none_is_the_exact_path() -> None:
     prompts = ["The capital of France is"]
-    with Runtime(kv_tokens=500, quantize=None) as exact, Runtime(kv_tokens=500) as quick:
+    with (
+        Runtime(kv_tokens=500, quantize=None) as exact,
+        Runtime(kv_tokens=500, quantize="blocks16") as quick,
+    ):
         one, other = (outputs(rt, prompts)[0].result() for rt in (exact, quick))
     assert one.ids == other.ids
     assert one.logprobs == pytest.approx(other.logprobs, abs=0.01)

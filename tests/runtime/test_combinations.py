@@ -17,6 +17,7 @@ from lmlang.errors import ModelError, ProgramError
 from lmlang.kernels import native
 from lmlang.protocol import Generation, Prompt, Request, SamplingParams, Text
 from lmlang.runtime.local import Runtime
+from lmlang.runtime.models.loader import BLOCKS
 from tests.models.folders import save
 from tests.runtime.adapters import write_lora
 from tests.tiny import tiny_shape, write_tiny_gguf
@@ -84,16 +85,16 @@ def refusal(model: str, given: Mapping[str, Any], deterministic: bool) -> str | 
     """What the message of a refusal says, for those that there must be."""
     quantize, dtype, how = (given[name] for name in ("quantize", "dtype", "implementation"))
     computed = "transformers" if model == "gpt2" or how == "transformers" else "native"
-    if quantize == "blocks" and dtype is not None:
-        return "quantize='blocks' is for a CPU and dtype='float32'"
-    if quantize == "blocks" and not native.available():
+    if quantize in BLOCKS and dtype is not None:
+        return f"quantize='{quantize}' is for a CPU and dtype='float32'"
+    if quantize in BLOCKS and not native.available():
         return "the C kernels cannot be used"
     if model == "tiny.gguf" and how == "transformers":
         return "which runs natively"
     if model == "gpt2" and how == "native":
         return "of the type 'gpt2', and natively only"
-    if quantize == "blocks" and computed == "transformers":
-        return "quantize='blocks' is for models that run natively"
+    if quantize in BLOCKS and computed == "transformers":
+        return f"quantize='{quantize}' is for models that run natively"
     if deterministic and computed == "transformers":
         return "is computed by transformers"
     return None
@@ -104,7 +105,7 @@ def refusal(model: str, given: Mapping[str, Any], deterministic: bool) -> str | 
 @example("gpt2", "int8", "int8", None, None, "one", False, "ngram", 1e-4)
 @given(
     st.sampled_from(["tiny.gguf", "gpt2", "qwen3"]),
-    st.sampled_from(["auto", None, "int8", "blocks"]),
+    st.sampled_from(["auto", None, "int8", *BLOCKS]),
     st.sampled_from([None, "int8"]),
     st.sampled_from([None, None, "bfloat16", "float16"]),
     st.sampled_from([None, None, "native", "transformers"]),

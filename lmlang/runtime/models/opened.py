@@ -19,6 +19,7 @@ from lmlang.runtime.chat_templates import resolve_chat_template
 from lmlang.runtime.device import CPU, check_room, launching_on
 from lmlang.runtime.fingerprint import combined, of_files
 from lmlang.runtime.models.causal import CausalLM
+from lmlang.runtime.models.digits import TEXT, with_chosen_digits
 from lmlang.runtime.models.fetch import find_embedded_model, model_file
 from lmlang.runtime.models.gguf_blocks import is_quantised
 from lmlang.runtime.models.gguf_file import open_gguf
@@ -26,7 +27,7 @@ from lmlang.runtime.models.hf import HFModel
 from lmlang.runtime.models.hf_loader import load_hf
 from lmlang.runtime.models.hub import hub_folder, is_hub_name
 from lmlang.runtime.models.llama import LlamaModel
-from lmlang.runtime.models.loader import LoadedModel, Scheme, load_folder, load_gguf
+from lmlang.runtime.models.loader import BLOCKS, LoadedModel, Scheme, load_folder, load_gguf
 from lmlang.runtime.models.metadata import NotNative
 from lmlang.runtime.tokenizer import Tokenizer
 from lmlang.runtime.tokenizer_json import folder_json
@@ -124,9 +125,9 @@ def open_model(
             there on this machine goes first.
         dtype: Of the weights: "float32", "bfloat16" or "float16"; "auto" is float32 on a CPU and
             bfloat16 on a GPU.
-        quantize: Of the matrices among them: "none", "int8", "blocks" (see `Runtime`); "auto" is
-            blocks for a quantised GGUF file on a CPU whose dtype is "auto", where the C kernels
-            are, and none otherwise.
+        quantize: Of the matrices among them: "none", "int8", "blocks", "blocks16" (see `Runtime`);
+            "auto" is "blocks" for a quantised GGUF file on a CPU whose dtype is "auto", where the C
+            kernels are, and none otherwise.
         revision: Branch, tag or commit of a model on the hub.
         offline: Look for a model of the hub in its cache on this machine alone.
         implementation: Whose code computes it: "native", "transformers", or "auto" for the native
@@ -147,8 +148,8 @@ def open_model(
     if not isinstance(dtype, str) or dtype not in DTYPES:
         known = ", ".join(map(repr, DTYPES))
         raise ProgramError(f"dtype={quote(str(dtype))} is none of {known}: give one of these.")
-    if quantize == "blocks":
-        _check_blocks(dtype, device)
+    if quantize in BLOCKS:
+        _check_blocks(quantize, dtype, device)
     how = Loading(DTYPES[dtype], cast(Scheme, quantize), implementation, device)
     name = named if isinstance(named, str) and is_hub_name(named) else path.name
     with _opening:
@@ -166,12 +167,12 @@ def _has_blocks(path: Path) -> bool:
     return path.is_file() and is_quantised(open_gguf(path))
 
 
-def _check_blocks(dtype: str, device: torch.device) -> None:
+def _check_blocks(quantize: str, dtype: str, device: torch.device) -> None:
     """Refuse blocks where they cannot be multiplied."""
     if device.type != "cpu" or dtype != "float32":
         raise ProgramError(
-            f"quantize='blocks' is for a CPU and dtype='float32', and this is {device.type} and "
-            f"{dtype}: leave it out, or give these."
+            f"quantize='{quantize}' is for a CPU and dtype='float32', and this is {device.type} "
+            f"and {dtype}: leave it out, or give these."
         )
     native.library()
 
@@ -211,7 +212,7 @@ def _load_gguf(path: Path, name: str, how: Loading) -> OpenedModel:
     tokenizer = Tokenizer.from_gguf(loaded.metadata)
     source = loaded.metadata.get("tokenizer.chat_template")
     source = source if isinstance(source, str) else None
-    return _made(name, _native(loaded, how.device), tokenizer, source)
+    return _made(name, _native(loaded, how, tokenizer), tokenizer, source)
 
 
 def _load_folder(path: Path, name: str, how: Loading) -> OpenedModel:
@@ -219,28 +220,30 @@ def _load_folder(path: Path, name: str, how: Loading) -> OpenedModel:
         raise ModelError(f"{path} has no config.json: give the folder of a whole model.")
     tokenizer = Tokenizer.from_folder(path)  # first: it is the quicker one to be refused
     source = _folder_template(path)
-    return _made(name, _folder_model(path, how), tokenizer, source)
+    return _made(name, _folder_model(path, how, tokenizer), tokenizer, source)
 
 
-def _folder_model(path: Path, how: Loading) -> CausalLM:
+def _folder_model(path: Path, how: Loading, tokenizer: Tokenizer) -> CausalLM:
     """The model of a folder, by our own code where that has its type."""
     if how.implementation != "transformers":
         try:
             loaded = load_folder(path, how.dtype, quantize=how.quantize)
-            return _native(loaded, how.device)
+            return _native(loaded, how, tokenizer)
         except NotNative:
             if how.implementation == "native":
                 raise
-    if how.quantize == "blocks":
+    if how.quantize in BLOCKS:
         raise ProgramError(
-            f"quantize='blocks' is for models that run natively, and {quote(str(path))} is run "
-            "by transformers: leave it out."
+            f"quantize='{how.quantize}' is for models that run natively, and {quote(str(path))} is "
+            "run by transformers: leave it out."
         )
     return load_hf(path, how.dtype, how.device, quantize=how.quantize == "int8")
 
 
-def _native(loaded: LoadedModel, device: torch.device) -> LlamaModel:
-    weights = loaded.weights
+def _native(loaded: LoadedModel, how: Loading, tokenizer: Tokenizer) -> LlamaModel:
+    if how.quantize == "blocks":
+        loaded = with_chosen_digits(loaded, tokenizer.encode(TEXT))
+    weights, device = loaded.weights, how.device
     needed = sum(weight.nbytes for weight in weights.values())
     check_room(f"the weights of {quote(loaded.path.name)}", needed, device)
     moved = {name: weight.to(device) for name, weight in weights.items()}
