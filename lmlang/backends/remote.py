@@ -148,6 +148,11 @@ class RuntimeEndpoint:
             self._info = wire.info_from_wire(answer)
         return self._info
 
+    def info_now(self) -> BackendInfo:
+        """As `info`, asked for again: the server may have another model by now."""
+        self._info = None
+        return self.info()
+
     def flush_cache(self) -> None:
         """Forget all cached prefixes of all who use the server; needs an administrator's key."""
         self._ask("/flush_cache", {})

@@ -21,7 +21,7 @@ from lmlang import limits
 from lmlang.errors import JournalError, ProgramError, ProgramTypeError, an, fresh, quote
 from lmlang.frontend import draws
 from lmlang.frontend.journal_lock import Lock
-from lmlang.frontend.journal_writer import Writer, journal_error
+from lmlang.frontend.journal_writer import Then, Writer, journal_error
 
 VERSION = 1
 """Of the file; a reader refuses what it does not know."""
@@ -114,14 +114,12 @@ class Journal:
             raise fresh(self._writer.failure)
         try:
             with self._reading:
-                found = self._reader.execute(_READ[table], (key,)).fetchone()
+                found = self._reader.execute(_READ[table], (key,)).fetchall()
         except sqlite3.Error as error:
             raise journal_error(self.path, error) from error
-        return None if found is None else str(found[0])
+        return str(found[0][0]) if found else None
 
-    def put(
-        self, table: Table, key: bytes, value: str, then: Callable[[BaseException | None], None]
-    ) -> None:
+    def put(self, table: Table, key: bytes, value: Callable[[], str], then: Then) -> None:
         """Write it and call ``then``, on a thread of the journal's own (see `Writer.put`)."""
         self._writer.put(_WRITE[table], key, value, then)
 
@@ -198,7 +196,7 @@ def _make(path: str) -> None:
         raise JournalError(f"the journal {quote(path)} is a folder: give the path of a file.")
     if not os.path.isdir(os.path.dirname(path)):
         raise JournalError(f"the journal {quote(path)} would lie in no folder: make that first.")
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
     try:
         head = os.read(file, 16)
     finally:

@@ -17,9 +17,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from lmlang.errors import Cancelled, LMLangError, WireError
+from lmlang.errors import BackendError, Cancelled, LMLangError, WireError, quote
 from lmlang.frontend import journal_keys
 from lmlang.frontend.journal import Journal, damaged
+from lmlang.frontend.journal_writer import Then
 from lmlang.frontend.reuse import Reused
 from lmlang.frontend.run import Run
 from lmlang.protocol import (
@@ -146,15 +147,24 @@ class JournalBackend:
         except WireError as error:
             raise damaged(self._journal.path, f"an answer is none: {error}") from error
 
-    def _keep(
-        self, key: bytes, form: Form, value: object, then: Callable[[BaseException | None], None]
-    ) -> None:
-        self._journal.put("answers", key, forms.dumps(form.write(value)), then)
+    def _keep(self, key: bytes, form: Form, value: object, then: Then) -> None:
+        self._journal.put("answers", key, partial(_spelt, form, value), then)
 
     def _reuse(self, usage: Usage) -> None:
         tokens = usage.generated_tokens + usage.scored_tokens
         with self._run.changed:
             self._run.reused += Reused(generations=1, tokens=tokens)
+
+
+def _spelt(form: Form, value: object) -> str:
+    try:
+        return forms.dumps(form.write(value))
+    except (LMLangError, ValueError, TypeError) as error:
+        why = quote(str(error))[1:-1]
+        raise BackendError(
+            f"what the backend has answered cannot be kept in a journal ({why}): this is an error "
+            "of the backend."
+        ) from error
 
 
 def _replayed(request: Request, output: Output) -> Generation:
@@ -167,7 +177,7 @@ def _replayed(request: Request, output: Output) -> Generation:
     return generation
 
 
-Keep = Callable[[object, Callable[[BaseException | None], None]], None]
+Keep = Callable[[object, Then], None]
 
 
 class _Kept:
@@ -200,10 +210,7 @@ class _Kept:
         if isinstance(outcome, BaseException):
             self.generation.fail(outcome)
             return
-        try:
-            self._keep(outcome, partial(self._kept, outcome))
-        except BaseException as error:
-            self.generation.fail(error)
+        self._keep(outcome, partial(self._kept, outcome))
 
     def _kept(self, output: Output, error: BaseException | None) -> None:
         if error is None:

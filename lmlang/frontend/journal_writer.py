@@ -25,12 +25,16 @@ TOGETHER = 512
 _log = logging.getLogger("lmlang")
 
 
+Then = Callable[[BaseException | None], None]
+"""Is told that something has been written, or why not."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Piece:
     statement: str
     key: bytes
-    value: str
-    then: Callable[[BaseException | None], None]
+    value: Callable[[], str]
+    then: Then
 
 
 class Writer:
@@ -54,17 +58,11 @@ class Writer:
         self._closed = False
         self.failure: BaseException | None = None
 
-    def put(
-        self,
-        statement: str,
-        key: bytes,
-        value: str,
-        then: Callable[[BaseException | None], None],
-    ) -> None:
+    def put(self, statement: str, key: bytes, value: Callable[[], str], then: Then) -> None:
         """Have it written; ``then`` is called on the writer's thread, with what went wrong.
 
-        After `close` nothing is written, and ``then(None)`` is called at once: whoever asked for
-        it has left.
+        So is ``value``, which spells what is to be written: whoever puts has no time for it. After
+        `close` nothing is written, and ``then(None)`` is called at once: whoever asked has left.
         """
         with self._lock:
             closed = self._closed
@@ -79,7 +77,7 @@ class Writer:
             then(None)
 
     def put_now(self, statement: str, key: bytes, value: str) -> None:
-        """Have it written and wait for that; raises what went wrong."""
+        """Have a text written and wait for that; raises what went wrong."""
         written: Future[None] = Future()
 
         def then(error: BaseException | None) -> None:
@@ -88,7 +86,7 @@ class Writer:
             else:
                 written.set_exception(error)
 
-        self.put(statement, key, value, then)
+        self.put(statement, key, lambda: value, then)
         try:
             written.result()
         except JournalError as error:
@@ -110,20 +108,26 @@ class Writer:
             with contextlib.suppress(queue.Empty):
                 while len(pieces) < TOGETHER:
                     pieces.append(self._queue.get_nowait())
-            there = [piece for piece in pieces if piece is not None]
-            if there and self.failure is None:
-                self.failure = self._written(there)
-            for piece in there:
-                self._tell(piece)
-            if len(there) < len(pieces):
+            spelt = []
+            for piece in pieces:
+                if piece is not None:
+                    try:
+                        spelt.append((piece, piece.value()))
+                    except BaseException as error:  # its own; the others are written
+                        _tell(piece, error)
+            if spelt and self.failure is None:
+                self.failure = self._written(spelt)
+            for piece, _ in spelt:
+                _tell(piece, self.failure)
+            if None in pieces:
                 return
 
-    def _written(self, pieces: list[_Piece]) -> BaseException | None:
+    def _written(self, pieces: list[tuple[_Piece, str]]) -> BaseException | None:
         """Write pieces; what went wrong."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            for piece in pieces:
-                self._connection.execute(piece.statement, (piece.key, piece.value))
+            for piece, value in pieces:
+                self._connection.execute(piece.statement, (piece.key, value))
             self._connection.execute("COMMIT")
             if not os.path.samestat(self._file, os.stat(self._path)):
                 raise FileNotFoundError
@@ -140,11 +144,12 @@ class Writer:
             return error
         return None
 
-    def _tell(self, piece: _Piece) -> None:
-        try:
-            piece.then(self.failure)
-        except Exception:
-            _log.exception("a callback of a journal raised")
+
+def _tell(piece: _Piece, error: BaseException | None) -> None:
+    try:
+        piece.then(error)
+    except Exception:
+        _log.exception("a callback of a journal raised")
 
 
 def journal_error(path: str, error: sqlite3.Error) -> JournalError:

@@ -27,7 +27,7 @@ from lmlang.frontend.rows import OnError, Row
 from lmlang.frontend.runlog import RunLog
 from lmlang.frontend.snapshot import run_log
 from lmlang.frontend.variables import variables_of
-from lmlang.protocol import Backend, BackendInfo, Prompt, Usage
+from lmlang.protocol import Backend, BackendInfo, MayChange, Prompt, Usage
 from lmlang.wire.values import PROMPT, USAGE
 
 Make = Callable[[Row, int], Call]
@@ -128,7 +128,7 @@ class Journaled:
     def _calls(
         self, rows: Iterable[Row], make: Make, backend: Backend, journal: Journal
     ) -> Iterator[KeptCall]:
-        info = backend.info()
+        info = backend.info_now() if isinstance(backend, MayChange) else backend.info()
         fingerprint = journal_keys.fingerprint_of(info, self._options.gen.lora)
         seed = journal.seed(self._options.seed)
         for row in rows:

@@ -28,6 +28,7 @@ from lmlang.protocol.answering import (
 from lmlang.protocol.backend import (
     Backend,
     BackendInfo,
+    MayChange,
     RunAware,
     TokenAware,
     ToolAware,
@@ -71,6 +72,7 @@ __all__ = [
     "Image",
     "InputLogprobs",
     "LogitsProcessor",
+    "MayChange",
     "OnBudget",
     "Output",
     "Prompt",

@@ -98,6 +98,15 @@ class RunAware(Protocol):
 
 
 @runtime_checkable
+class MayChange(Protocol):
+    """A backend that remembers what it says of itself, and stands for what may be exchanged."""
+
+    def info_now(self) -> BackendInfo:
+        """As `Backend.info`, of what is there now."""
+        ...
+
+
+@runtime_checkable
 class TokenAware(Protocol):
     """A backend whose tokens can be looked at one by one."""
 

@@ -1,6 +1,7 @@
 """Journals that cannot be had, read or written: each says what is wrong, and loses nothing."""
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import sqlite3
@@ -277,3 +278,18 @@ def test_many_threads_wait_for_one_writer(path):
     assert len({state["answer"] for state in found}) == 300
     assert execute(path, "SELECT count(*) FROM answers") == [(300,)]
     assert all(thread.name != "lmlang-journal" for thread in threading.enumerate())
+
+
+def test_an_answer_that_has_no_json_fails_alone(path):
+    class Odd(ScriptedBackend):
+        def _output(self, request):
+            output = super()._output(request)
+            odd = request.prompt.segments()[0].text.startswith("Q: q1")
+            return dataclasses.replace(output, logprobs=(float("nan"),)) if odd else output
+
+    found = ask.run_batch(
+        [(f"q{i}",) for i in range(3)], backend=Odd(), journal=path, on_error="return"
+    )
+    assert list(found.errors) == [1]
+    with pytest.raises(lm.BackendError, match=r"cannot be kept in a journal \(Out of range"):
+        raise found.errors[1]
