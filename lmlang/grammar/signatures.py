@@ -127,7 +127,12 @@ def as_text(value: object) -> str:
     """What a function returned, for a model to read: a text as it is, all else as JSON."""
     if isinstance(value, str):
         return value
-    return json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
+    return json.dumps(plain(value), ensure_ascii=False)
+
+
+def plain(value: object) -> Any:
+    """A value as JSON has it: dataclasses, models, dates and the like by what they are made of."""
+    return to_jsonable_python(value, fallback=str)
 
 
 # ------------------------------------------------------------------------------- types
