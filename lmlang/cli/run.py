@@ -30,6 +30,7 @@ standard error. Of rows it has a line of JSON each, and --out writes these, or C
 that is bad or fails is told with its number, and the others go on; the exit code is then 3. In CSV,
 a text that begins as formulas do (= + - @ tab CR) has a ' before it.
 """
+SHOWN = ("transcript", "tokens", "tree", "log")
 TOLD = 10
 """Failed rows that standard error tells one by one."""
 OPTIONS = ("seed", "temperature", "max_new_tokens", "deadline")
@@ -49,6 +50,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--deadline", type=float, metavar="S", help="seconds for the run, or each row")
     run.add_argument("--json", action="store_true", help="the result as one line of JSON")
+    run.add_argument(
+        "--show",
+        choices=SHOWN,
+        help="in place of the result: what was written, each token with how likely it was, the "
+        "operations as a tree, or as a table",
+    )
+    run.add_argument(
+        "--log", metavar="FILE", help="write the run log as JSON, for this user alone (mode 0600)"
+    )
     rows = parser.add_argument_group("rows")
     rows.add_argument(
         "--rows",
@@ -105,6 +115,13 @@ def _once(
     with terminal.results() as say:
         state = program.bind(**given).options(backend=backend).run()
         value, variables = state.ret_value, variables_of(state)
+        log = state.run_log()
+        if options.log is not None:
+            log.save(options.log)
+        if options.show is not None:
+            view = log if options.show == "log" else getattr(log, options.show)()
+            say(terminal.shown(str(view)))
+            return DONE
         if options.json:
             say(as_json({"variables": variables, "value": value}))
         elif value is not None:
@@ -126,8 +143,9 @@ def _text(value: object) -> str:
 
 
 def _rows(program: Function[Any, Any], given: dict[str, Any], options: argparse.Namespace) -> int:
-    if options.json:
-        raise ProgramError("--json is for one run: rows are lines of JSON anyway.")
+    for name in ("json", "show", "log"):
+        if getattr(options, name):
+            raise ProgramError(f"--{name} is for one run: leave it out beside --rows.")
     file = RowsFile(program, given, options.rows, options.rows_format)
     if options.estimate:
         return _estimated(program, file, options)

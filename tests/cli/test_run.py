@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import sys
 
@@ -135,6 +136,25 @@ def test_control_characters_of_a_model_reach_no_terminal(lmlang, program):
     assert lmlang("run", path).out == "x: a[31mred0mb\n"
     told = lmlang("run", path, "--json").out
     assert not set(told) & set("\x1b\x9b\u202e\r\x07")
+
+
+def test_a_run_can_be_looked_at_and_its_log_kept(lmlang, program, tmp_path):
+    path, kept = program(), tmp_path / "log.json"
+    arguments = ("run", f"{path}:capital", "--country", "Peru", "--seed", 7)
+    for show, told in (
+        ("transcript", "the capital of Peru is"),
+        ("tokens", "city"),
+        ("tree", "gen"),
+        ("log", "capital on random: "),
+    ):
+        ran = lmlang(*arguments, "--show", show, "--log", kept)
+        assert ran.code == 0
+        assert told in ran.out
+        assert "\x1b" not in ran.out
+    log = lm.RunLog.from_json(kept.read_text())
+    assert (log.program, log.seed) == ("capital", 7)
+    if sys.platform != "win32":
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 
 
 def test_the_same_from_a_module_on_the_path(lmlang, program, monkeypatch, tmp_path):
