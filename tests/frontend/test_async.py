@@ -152,16 +152,16 @@ READS = {
 
 @pytest.mark.parametrize("read", READS)
 def test_a_blocking_read_in_an_async_body_raises_with_the_async_form(read):
-    async def body(s):
+    async def body(s, hand):
         s += lm.gen("x")
         with pytest.raises(lm.ProgramError, match=r'write await s\.aget\("name"\) for s\["name"\]'):
             READS[read](s)
-        s._state.run.backend.end("late")
+        hand.end("late")
         return await s.aget("x")
 
-    backend = ByHand()
-    assert bounded(lambda: lm.function(body)(backend=backend)).ret_value == "late"
-    assert asyncio.run(lm.function(body).arun(backend=ByHand())).ret_value == "late"
+    program, one, other = lm.function(body), ByHand(), ByHand()
+    assert bounded(lambda: program(one, backend=one)).ret_value == "late"
+    assert asyncio.run(program.arun(other, backend=other)).ret_value == "late"
 
 
 def test_a_blocking_read_on_another_thread_of_an_async_body_works():
