@@ -85,7 +85,7 @@ class _Alike:
         return self.table.following(state)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Inside:
     """What tokens do in a content.
 
@@ -93,11 +93,13 @@ class Inside:
         table: Kept alive, since its identity is the key.
         bits: The tokens that stay inside.
         left: Nodes of the trie to which a byte leads that leaves it, and the bytes up to them.
+        exits: The same, sorted; owned by `masks.py`.
     """
 
     table: Table
     bits: Bits
     left: tuple[tuple[int, bytes], ...]
+    exits: Any = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

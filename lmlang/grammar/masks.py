@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,6 +58,33 @@ class Mask:
         return np.flatnonzero(flags)
 
 
+class _Exit(NamedTuple):
+    """Where one byte leaves a content.
+
+    Args:
+        last: The byte.
+        paths: Nodes of the trie that it leads to, and the bytes up to them.
+        nodes: The same the other way round.
+        ways: For each byte that leads on from such nodes, those nodes.
+    """
+
+    last: bytes
+    paths: dict[int, bytes]
+    nodes: dict[bytes, int]
+    ways: dict[int, list[int]]
+
+
+def _exits(trie: TokenTrie, left: Iterable[tuple[int, bytes]]) -> tuple[_Exit, ...]:
+    """Where a content is left, by the byte that does."""
+    found: dict[bytes, _Exit] = {}
+    for node, path in left:
+        _, paths, nodes, ways = found.setdefault(path[-1:], _Exit(path[-1:], {}, {}, {}))
+        paths[node], nodes[path] = path, node
+        for byte in trie.labels[trie.starts[node] : trie.starts[node + 1]]:
+            ways.setdefault(byte, []).append(node)
+    return tuple(found.values())
+
+
 class Masks:
     """The masks of all grammars of a vocabulary. Thread-safe: what it keeps is a cache, no more.
 
@@ -96,46 +124,48 @@ class Masks:
             self._walk(automaton, state, 0, found)
             return self._trie.bits(found)
         parts = [self._contents.inside(content) for content in contents]
-        left = {node: path for part in parts for node, path in part.left}
-        self._walk_behind(automaton, state, left, found)
+        for part in parts:
+            if part.exits is None:
+                part.exits = _exits(self._trie, part.left)
+            self._walk_behind(automaton, state, part.exits, found)
         bits = self._trie.bits(found)
         for part in parts:
             bits |= part.bits
         return bits
 
     def _walk_behind(
-        self, automaton: Automaton, state: State, left: dict[int, bytes], found: list[int]
+        self, automaton: Automaton, state: State, exits: tuple[_Exit, ...], found: list[int]
     ) -> None:
-        """Find the nodes that bytes lead to which leave contents, and what is possible below.
+        """Find the nodes that bytes lead to which leave a content, and what is possible below.
 
         Args:
             automaton: The automaton.
-            state: The state inside of the contents.
-            left: Such nodes, and the bytes up to them.
+            state: The state inside of the content.
+            exits: Where it is left.
             found: Takes the nodes.
         """
         leaving = automaton.rules.leaving(state.key)
-        asked = automaton.rules.asked(state.key)
-        known: dict[int, State | None] = {}  # by the bytes that leave
-        for node, path in left.items():
-            told = leaving if path[:-1] not in asked else Leaving.UNKNOWN
-            behind = known.get(path[-1])
-            if told and not self._goes_on(automaton, behind, node):
-                found.append(node)
+        asked = automaton.rules.asked(state.key) if leaving else ()
+        for last, paths, nodes, ways in exits:
+            unsure = {nodes[rest + last] for rest in asked if rest + last in nodes}
+            for node in unsure if leaving else paths:
+                behind = automaton.run(state, paths[node])
+                if behind is not None:
+                    found.append(node)
+                    self._walk(automaton, behind, node, found)
+            sure = [node for node in paths if node not in unsure] if leaving else ()
+            if not sure:
                 continue
-            if told < Leaving.SAME or behind is None:
-                behind = automaton.run(state, path)
-            if told >= Leaving.ALIKE:
-                known[path[-1]] = behind
-            if behind is not None:
-                found.append(node)
-                self._walk(automaton, behind, node, found)
-
-    def _goes_on(self, automaton: Automaton, state: State | None, node: int) -> bool:
-        """Whether a byte that may follow leads on from a node; any byte, if there is no state."""
-        if state is None:
-            return self._trie.starts[node] < self._trie.starts[node + 1]
-        return bool(self._trie.children(node, automaton.following(state)))
+            found += sure
+            onward, behind = list(ways), None
+            if leaving >= Leaving.ALIKE:
+                behind = automaton.run(state, paths[sure[0]])
+                assert behind is not None, "what is sure to leave a content leads somewhere"
+                onward = [byte for byte in automaton.following(behind) if byte in ways]
+            for node in {node for byte in onward for node in ways[byte]} - unsure:
+                here = behind if leaving is Leaving.SAME else automaton.run(state, paths[node])
+                assert here is not None
+                self._walk(automaton, here, node, found)
 
     def _walk(self, automaton: Automaton, state: State, node: int, found: list[int]) -> None:
         """Find the nodes below one whose bytes may all come behind a state."""
