@@ -35,6 +35,7 @@ class Sample:
         top_probs: The likeliest of those that could be drawn, where asked for.
         provenance: How each token came about, where asked for.
         thought: What the model wrote before it, hidden.
+        tries: How many values validators were offered; 1 where there are none.
     """
 
     text: str
@@ -47,6 +48,7 @@ class Sample:
     top_probs: tuple[TopProbs, ...] = ()
     provenance: tuple[Provenance, ...] = ()
     thought: str = ""
+    tries: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class Mending(Following):
         first: The generation as it is asked for at first.
         request: What it is of.
         read: The value of a text; a `ConstraintError` where validators refuse it.
-        tries: How many values may be offered.
+        most: How many values may be offered.
         draw_key: Of the draws of a try, by its number from 1 on.
         left: How many tokens the run may still generate; None: any number.
 
@@ -70,6 +70,7 @@ class Mending(Following):
         value: The value, once there is one.
         refused: Why there is none.
         thought: What the model wrote before the output, hidden.
+        tries: How many values have been offered, the one under way included.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Mending(Following):
         first: Generation,
         request: Request,
         read: Callable[[str], Any],
-        tries: int,
+        most: int,
         draw_key: Callable[[int], int],
         left: int | None,
     ) -> None:
@@ -89,11 +90,11 @@ class Mending(Following):
         self._backend = backend
         self._ask = ask
         self._read = read
-        self._tries = tries
+        self._most = most
         self._draw_key = draw_key
         self._left = left
         self._first = first
-        self._number = 1
+        self.tries = 1
         self._usage = Usage()
         self.follow(first, lambda output: self._offer(self._begun(output), output))
 
@@ -127,10 +128,10 @@ class Mending(Following):
             else:
                 part = self._part(units, output.text, refusal.steps)
                 most = self._room(part)
-                if self._number < self._tries and most > 0:
+                if self.tries < self._most and most > 0:
                     self._again(part, refusal.message, most, output)
                     return
-                self.refused = _told(part, refusal.message, self._number, self._tries)
+                self.refused = _told(part, refusal.message, self.tries, self._most)
                 self.refused.__cause__ = error.__cause__
         self._show(units, output)
 
@@ -171,19 +172,19 @@ class Mending(Following):
         prompt = self.request.prompt
         for segment in segments_of(kept):
             prompt = prompt.append(segment)
-        tag = replace(self.request.tag, op_path=f"{self.request.tag.op_path}/try{self._number}")
+        tag = replace(self.request.tag, op_path=f"{self.request.tag.op_path}/try{self.tries}")
         asked = self._ask(
             replace(
                 self.request,
                 prompt=prompt,
                 params=replace(self.request.params, max_tokens=most),
-                draw_key=self._draw_key(self._number),
+                draw_key=self._draw_key(self.tries),
                 constraint=part.constraint,
                 input_logprobs_from=None,
                 tag=tag,
             )
         )
-        self._number += 1
+        self.tries += 1
 
         def written(output: Output) -> None:
             fresh = units_of(self._backend, asked.events_from(0), output)
@@ -240,9 +241,9 @@ def _told(part: _Part, message: str, number: int, tries: int) -> ConstraintError
     where = f"the field {part.name}" if part.name else "the value"
     times = "once" if number == 1 else f"{number} times"
     return ConstraintError(
-        f"{where} = {quote(part.value)[1:-1]} was refused by a validator: {quote(message)[1:-1]}. It was "
-        f"written {times} (tries={tries:,}): raise tries, say in the prompt what is valid, or say "
-        "it by a type, which a constraint keeps."
+        f"{where} = {quote(part.value)[1:-1]} was refused by a validator: {quote(message)[1:-1]}. "
+        f"It was written {times} (tries={tries:,}): raise tries, say in the prompt what is valid, "
+        "or say it by a type, which a constraint keeps."
     )
 
 

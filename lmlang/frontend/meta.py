@@ -63,6 +63,8 @@ class Meta:
         constraint: What it had to be; None: anything.
         provenance: How each token came about, where asked for.
         thought: What the model wrote before it, hidden, where ``think`` asked for that.
+        tries: How many values validators of the program's own were offered; 1 where there are
+            none.
         places: Where the tokens of a constrained output stand in its text, where
             ``return_logprob`` asked for their probabilities.
     """
@@ -95,6 +97,7 @@ class Meta:
     constraint: Spec | None = field(default=None, repr=False)
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)
     thought: str = field(default="", repr=False)
+    tries: int = field(default=1, repr=False)
     places: tuple[Place, ...] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
@@ -146,6 +149,7 @@ def of_output(
     constraint: Spec | None,
     thought: str,
     places: tuple[Place, ...] = (),
+    tries: int = 1,
 ) -> Meta:
     """The metadata of a generation."""
     return Meta(
@@ -170,6 +174,7 @@ def of_output(
         provenance=output.provenance,
         thought=thought,
         places=places,
+        tries=tries,
     )
 
 

@@ -153,6 +153,7 @@ def answer(run: Run, operation: Operation, handle: Handle) -> Answer:
                 node.constraint,
                 each.thought if isinstance(each, (Thinking, Mending)) else "",
                 _places(run.backend, each, output),
+                each.tries if isinstance(each, Mending) else 1,
             )
             for sample, (each, output) in enumerate(zip(generations, outputs, strict=True))
         ]

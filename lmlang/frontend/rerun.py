@@ -246,6 +246,8 @@ def _difference(
         return f"it does not come about again ({said})", None
     for number, (was, now) in enumerate(zip(old.samples, new.samples, strict=True)):
         sample = f"sample {number}: " if len(old.samples) > 1 else ""
+        if was.tries > 1:
+            return f"{sample}validators refused {was.tries - 1:,} values, which no log has", None
         if was.tokens != now.tokens:
             at = _first_difference(was.tokens, now.tokens)
             shown = [_token(run, each.tokens[at : at + 1]) for each in (was, now)]

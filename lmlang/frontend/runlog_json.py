@@ -69,6 +69,7 @@ _SAMPLE = forms.short_record(
         "top_probs": _TOP,
         "provenance": forms.sequence(_PROVENANCE),
         "thought": TEXT,
+        "tries": COUNT,
     },
 )
 OPERATION = forms.record(

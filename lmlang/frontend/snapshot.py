@@ -152,6 +152,7 @@ def _samples(node: ir.Node, meta: Meta | None, record: Record) -> tuple[Sample, 
                 top_probs=each.top_probs,
                 provenance=each.provenance,
                 thought=_text(each.thought),
+                tries=each.tries,
             )
             for each, text in zip(samples, texts, strict=True)
         ]

@@ -141,7 +141,9 @@ def title(operation: LoggedOperation, step: Step) -> str:
     said = [count + (f" ({usage.forced_tokens:,} forced)" if usage.forced_tokens else "")]
     hidden = usage.generated_tokens - sum(len(sample.tokens) for sample in operation.samples)
     if operation.status == "done" and operation.kind == "gen" and hidden > 0:
-        said.append(f"{hidden:,} of them of a hidden thought")
+        refused = any(sample.tries > 1 for sample in operation.samples)
+        what = "in values that validators refused" if refused else "of a hidden thought"
+        said.append(f"{hidden:,} of them {what}")
     for sample in operation.samples[:1]:
         said.append(f"finish {sample.finish}" if sample.finish else "")
         said.append(f"stop {markup.line(repr(sample.stop))}" if sample.stop is not None else "")

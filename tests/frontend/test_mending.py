@@ -109,6 +109,12 @@ def test_all_tokens_are_counted_and_told_of():
     assert operation.usage == state.usage()
     asked = sum(len(backend.encode(request.prompt)) for request in backend.requests)
     assert meta.prompt_tokens == asked
+    assert (meta.tries, operation.samples[0].tries, once.meta("x").tries) == (3, 3, 1)
+    assert "of them in values that validators refused" in " ".join(
+        str(state.run_log().tokens()).split()
+    )
+    with pytest.raises(lm.ReplayError, match="validators refused 2 values, which no log has"):
+        state.run_log().replay(backend)
 
 
 @pytest.mark.parametrize(

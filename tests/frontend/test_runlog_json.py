@@ -37,6 +37,7 @@ samples = st.builds(
         st.builds(Provenance, st.booleans(), counts, times, counts, texts), max_size=2
     ).map(tuple),
     thought=texts,
+    tries=counts,
 )
 operations = st.builds(
     LoggedOperation,
@@ -304,7 +305,7 @@ def test_a_log_that_was_tampered_with_is_read_or_refused(data, to):
 def test_a_field_is_in_the_json_of_everything():
     sample = Sample(
         "a", (1,), (-1.0,), "eos", None, (0.5,), (((1, 0.5),),), (((1, 0.5),),),
-        (Provenance(True, 1, 0.5, 1, ""),), "hm",
+        (Provenance(True, 1, 0.5, 1, ""),), "hm", 3,
     )  # fmt: skip
     operation = dataclasses.replace(LOG.operations[0], samples=(sample,))
     whole = json.loads(dataclasses.replace(LOG, operations=(operation,)).to_json())
