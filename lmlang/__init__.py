@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     )
     from lmlang.frontend.view_diff import diff
     from lmlang.grammar.quotes import Quote
+    from lmlang.frontend.telemetry import instrument
     from lmlang.frontend.tools import ToolCall
     from lmlang.protocol import (
         Backend,
@@ -166,6 +167,7 @@ __all__ = [
     "grammar",
     "greedy_token_selection",
     "image",
+    "instrument",
     "joint",
     "parse_program",
     "print_program",
@@ -261,6 +263,7 @@ _ROOMS = {
         "global_config",
     ),
     "frontend.view_diff": ("diff",),
+    "frontend.telemetry": ("instrument",),
     "frontend.tools": ("ToolCall",),
     "runtime.chat_templates": ("register_chat_template",),
     "runtime.local": ("Runtime",),

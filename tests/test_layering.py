@@ -44,6 +44,7 @@ OPTIONAL = {
     "lmlang.grammar.types": {"pydantic", "pydantic_core", "typing_extensions"},
     "lmlang.grammar.type_parts": {"pydantic", "typing_extensions"},
     "lmlang.grammar.type_text": {"pydantic"},
+    "lmlang.frontend.telemetry": {"opentelemetry"},
     "lmlang.grammar.signatures": {"pydantic", "pydantic_core", "typing_extensions"},
     "lmlang.grammar.tables": {"numpy"},
     "lmlang.grammar.ebnf_table": {"numpy"},

@@ -25,6 +25,7 @@ from lmlang.errors import (
 )
 from lmlang.frontend.dispatcher import Alarm, dispatcher
 from lmlang.frontend.expression import hint_at_join
+from lmlang.frontend.observing import Observed
 from lmlang.frontend.run import Run
 from lmlang.frontend.source import line_of, raised_at
 from lmlang.frontend.waiting import in_async_body
@@ -54,6 +55,7 @@ class Ending:
     def __enter__(self) -> None:
         if self._run.ended is not None:
             raise fresh(self._run.ended)
+        self._observed = Observed(self._run)
         self._run.start()
         if self._deadline is not None:
             self._alarm = dispatcher().after(self._deadline, self._too_late)
@@ -81,6 +83,7 @@ class Ending:
             with_partial(error, self._state)
         if isinstance(self._run.backend, RunAware):  # after what was under way has been cancelled
             self._run.backend.end_run(self._run.id)
+        self._observed.end()
 
     def _too_late(self) -> None:
         error = DeadlineExceeded(

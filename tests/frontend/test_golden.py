@@ -44,7 +44,7 @@ def test_a_golden_file_has_the_recording_and_what_came_of_it(tmp_path, monkeypat
     text = path.read_text()
     assert '  %5 = gen %4 -> city [max_tokens=8, stop="."]\n       -> "Paris"\n' in text
     assert '-> "a"\n' in text
-    assert '-> "\\u001b["\n' in text
+    assert r'-> "\x1b["' in text
     assert '-> "yes"\n' in text
     assert_matches_golden(state.run_log(), path)
     assert_matches_golden(lm.RunLog.from_json(state.run_log().to_json()), path)
