@@ -244,8 +244,9 @@ class ProgramState:
         if found is None:
             raise self._cursor.here.tell(
                 CaptureError(
-                    f"{quote(name)} was set by the program or a join, or is a scope, so it has no "
-                    "metadata: ask the state that generated it, as in forks[0].meta(name)."
+                    f"{quote(name)} was set by the program or a join, is a scope, or is of a row "
+                    "that a journal had whole, so it has no metadata: ask the state that generated "
+                    "it, as in forks[0].meta(name), or the run log."
                 )
             )
         return found

@@ -293,3 +293,20 @@ def test_an_answer_that_has_no_json_fails_alone(path):
     assert list(found.errors) == [1]
     with pytest.raises(lm.BackendError, match=r"cannot be kept in a journal \(Out of range"):
         raise found.errors[1]
+
+
+def test_pictures_are_parts_of_requests_and_not_of_rows(path):
+    @lm.function
+    def look(s, data):
+        s += lm.user(lm.image(data) + "What is it?")
+        s += lm.assistant(lm.gen("what", max_tokens=4))
+
+    picture = b"\x89PNG\r\n\x1a\n" + b"0" * 40
+    for data, asked in ((picture, 1), (picture, 0), (picture + b"1", 1)):
+        backend = ScriptedBackend(vision=True)
+        look.run_batch([(data,)], backend=backend, journal=path)
+        assert len(backend.requests) == asked
+    with pytest.raises(TypeError, match="version: the text of the program holds a picture"):
+        look.run_batch(
+            [(picture,)], backend=ScriptedBackend(vision=True), journal=path, version="1"
+        )
