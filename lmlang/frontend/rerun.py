@@ -115,8 +115,13 @@ def _run_again(
 
 
 def _refuse_what_no_log_has(log: RunLog, nodes: Sequence[ir.Node]) -> None:
+    made_anew = {
+        each.made for each in log.operations if any(sample.tries > 1 for sample in each.samples)
+    }
     for node in nodes:
         why = why_not(node)
+        if why is None and made_anew.intersection(ir.made_by(node)):
+            why = "values that validators refused"
         if why is not None:
             (made,) = ir.made_by(node)
             where = log.recording.sources.get(made, "one line")
@@ -246,8 +251,6 @@ def _difference(
         return f"it does not come about again ({said})", None
     for number, (was, now) in enumerate(zip(old.samples, new.samples, strict=True)):
         sample = f"sample {number}: " if len(old.samples) > 1 else ""
-        if was.tries > 1:
-            return f"{sample}validators refused {was.tries - 1:,} values, which no log has", None
         if was.tokens != now.tokens:
             at = _first_difference(was.tokens, now.tokens)
             shown = [_token(run, each.tokens[at : at + 1]) for each in (was, now)]
