@@ -48,6 +48,15 @@ PROGRAMS = {
         threading.Thread(target=work).start()  # the first row is one of these
         next(rows)
     """,
+    "a lazy batch with a journal": """
+        import tempfile
+        folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        rows = slow.run_batch(
+            many, backend=ScriptedBackend(), generator_style=True, journal=folder.name + "/j"
+        )
+        next(rows)
+        begun.wait()
+    """,
     "an eager batch on a daemon thread": """
         work = lambda: slow.run_batch(many, backend=ScriptedBackend())
         threading.Thread(target=work, daemon=True).start()
