@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -126,32 +126,49 @@ class ResultsFile:
                     write_table(file, self._results)
 
 
-def write_table(file: IO[str], results: list[Result]) -> None:
-    """Results as CSV: row, inputs, variables, value, error; equal names are told apart."""
-    inputs = list(dict.fromkeys(key for result in results for key in result.input))
-    variables = list(dict.fromkeys(key for result in results for key in result.variables))
-    taken = {"row", "value", "error", *inputs}
-    valued = any(result.value is not None for result in results)
-    writer = csv.writer(file, lineterminator="\r\n")  # by which a lone \r is quoted too
-    writer.writerow(
-        map(
-            _cell,
-            [
-                "row",
-                *(
-                    f"input.{name}" if name in ("row", "value", "error") else name
-                    for name in inputs
-                ),
-                *(f"variables.{name}" if name in taken else name for name in variables),
-                *(["value"] if valued else []),
-                "error",
-            ],
-        )
+def write_table(file: IO[str], results: Sequence[Result]) -> None:
+    """Results as CSV: row, inputs, variables, value, error.
+
+    Fields of records have columns of their own, as in ``person.name``; equal names are told apart;
+    a value that is one of the variables is not written twice.
+    """
+    inputs = _columns([result.input for result in results])
+    variables = _columns([_flat(result.variables) for result in results])
+    valued = any(
+        result.value is not None
+        and plain(result.value) not in map(plain, result.variables.values())
+        for result in results
     )
+    own = ("row", "value", "error")
+    taken = {*own, *inputs}
+    header = ["row"]
+    header += [f"input.{name}" if name in own else name for name in inputs]
+    header += [f"variables.{name}" if name in taken else name for name in variables]
+    header += ["value"] if valued else []
+    writer = csv.writer(file, lineterminator="\r\n")  # by which a lone \r is quoted too
+    writer.writerow(map(_cell, [*header, "error"]))
     for result in results:
-        cells = [result.row, *map(result.input.get, inputs), *map(result.variables.get, variables)]
+        cells = [result.row, *map(result.input.get, inputs)]
+        cells += map(_flat(result.variables).get, variables)
         cells += [result.value] if valued else []
         writer.writerow(map(_cell, [*cells, result.error]))
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """All names, in the order in which they first stand."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as JSON has them, the fields of records beside one another."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        value = plain(value)
+        if isinstance(value, dict) and value:
+            found |= _flat({f"{name}.{key}": inner for key, inner in value.items()})
+        else:
+            found[name] = value
+    return found
 
 
 def _cell(value: object) -> object:

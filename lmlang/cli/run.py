@@ -14,6 +14,7 @@ from lmlang.cli.rows_file import FORMATS, Row, RowsFile
 from lmlang.errors import ProgramError
 from lmlang.frontend.program import Function
 from lmlang.frontend.recorder import ProgramState
+from lmlang.frontend.reuse import Reused
 from lmlang.frontend.variables import variables_of
 from lmlang.protocol import Backend, Usage
 
@@ -220,11 +221,13 @@ class _Told:
         self._rows = rows
         self._failed = 0
         self._usage = Usage()
+        self._reused = Reused()
 
     def of(self, row: Row, result: Result, state: ProgramState | None) -> None:
         """Take note of a row that has ended."""
         if state is not None:
             self._usage += state.usage()
+            self._reused += state._cursor.run.reused
         if result.error is not None:
             self._failed += 1
             if self._failed <= TOLD:
@@ -236,10 +239,12 @@ class _Told:
             terminal.tell(f"… and {self._failed - TOLD:,} more rows failed")
         usage = self._usage
         where = f", in {out}" if out not in (None, "-") else ""
+        reused = self._reused.rows + self._reused.generations
+        kept = f"; {reused:,} of the outputs were in the journal" if reused else ""
         terminal.tell(
             f"{self._rows:,} rows: {self._rows - self._failed:,} done, {self._failed:,} failed"
             f"{where}; {usage.prompt_tokens:,} prompt tokens ({usage.cached_tokens:,} cached), "
-            f"{usage.generated_tokens:,} generated ({usage.forced_tokens:,} forced)"
+            f"{usage.generated_tokens:,} generated ({usage.forced_tokens:,} forced){kept}"
         )
         return PARTLY if self._failed else DONE
 

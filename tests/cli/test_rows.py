@@ -3,6 +3,7 @@
 import codecs
 import csv
 import json
+import os
 import stat
 import sys
 
@@ -143,6 +144,41 @@ def test_a_table_opens_safely_in_a_spreadsheet(lmlang, program, tmp_path):
             assert number or not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
 
 
+def test_fields_of_records_are_columns_and_a_value_stands_once(lmlang, program, tmp_path):
+    path = program(
+        """
+        from dataclasses import dataclass
+        import lmlang as lm
+        from lmlang.testing import RandomBackend
+
+        @dataclass
+        class Place:
+            city: str
+            tags: list[str]
+
+        @lm.function(backend=RandomBackend())
+        def place(s, city: str, other: int = 0):
+            s["place"] = Place(city, ["=a"])
+            return other or s["place"]
+        """
+    )
+    rows, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    for text, header, row in (
+        (
+            "city\n=Oslo\n",
+            "city,place.city,place.tags,error",
+            ["1", "'=Oslo", "'=Oslo", '["=a"]', ""],
+        ),
+        ("city,other\nLima,3\n", "city,other,place.city,place.tags,value,error", None),
+    ):
+        rows.write_text(text)
+        assert lmlang("run", path, "--rows", rows, "--out", out).code == 0
+        with out.open(newline="", encoding="utf-8") as file:
+            names, cells = csv.reader(file)
+        assert names == ["row", *header.split(",")]
+        assert cells == (row or ["1", "Lima", "3", "Lima", '["=a"]', "3", ""])
+
+
 def test_results_go_to_a_file_line_by_line_and_bad_places_are_refused_before_a_run(
     lmlang, program, tmp_path
 ):
@@ -179,5 +215,59 @@ def test_a_journal_is_gone_on_from(lmlang, program, tmp_path):
     again = lmlang("run", f"{program()}:capital", "--rows", rows, "--journal", journal)
     assert first.code == again.code == 0
     assert first.out == again.out  # the seed is the journal's
+    assert "2 of the outputs were in the journal" in again.err
+    assert "journal" not in first.err
     if sys.platform != "win32":
         assert stat.S_IMODE(journal.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize("end", ["jsonl", "csv"])
+def test_a_full_disk_is_told_in_a_line(lmlang, program, tmp_path, end):
+    rows, out = tmp_path / "rows.csv", tmp_path / f"out.{end}"
+    rows.write_text("country\nPeru\n")
+    out.symlink_to("/dev/full")
+    ran = lmlang("run", f"{program()}:capital", "--rows", rows, "--out", out)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.splitlines()[-1] == "lmlang run: [Errno 28] No space left on device"
+
+
+@pytest.mark.parametrize("end", ["jsonl", "csv"])
+def test_an_interrupt_keeps_the_rows_that_had_ended(lmlang, program, tmp_path, end):
+    path = program(
+        """
+        import lmlang as lm
+        from lmlang.testing import RandomBackend
+
+        @lm.function(backend=RandomBackend())
+        def f(s, n: int):
+            if n == 3:
+                raise KeyboardInterrupt
+            s["n"] = n
+        """
+    )
+    rows, out = tmp_path / "rows.csv", tmp_path / f"out.{end}"
+    rows.write_text("n\n1\n2\n3\n4\n")
+    ran = lmlang("run", path, "--rows", rows, "--out", out, "--num-threads", 1)
+    assert ran.code == 130
+    assert "Traceback" not in ran.err
+    written = out.read_text().splitlines()[end == "csv" :]
+    assert len(written) == 2
+
+
+def test_rows_run_on_a_server(lmlang, program, tmp_path):
+    pytest.importorskip("fastapi")
+    from lmlang.server.app import make_app
+    from lmlang.testing import RandomBackend
+    from tests.backends.served import served
+
+    rows = tmp_path / "rows.csv"
+    rows.write_text("country\nPeru\nChad\n")
+    path = program()
+    here = lmlang("run", f"{path}:capital", "--rows", rows, "--seed", 4)
+    with RandomBackend() as backend, served(make_app(backend)) as url:
+        there = lmlang("run", f"{path}:capital", "--rows", rows, "--seed", 4, "--url", url)
+    assert (there.code, there.out) == (0, here.out)
+    nobody = lmlang("run", f"{path}:capital", "--country", "Peru", "--url", "http://127.0.0.1:1")
+    assert nobody.code == 1
+    assert "lmlang run:" in nobody.err
