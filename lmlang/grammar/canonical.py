@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
+from typing import NamedTuple
 
 from lmlang.grammar.automaton import Automaton, State
 from lmlang.grammar.vocabulary import Vocabulary
@@ -38,6 +39,22 @@ NEXT = ord("s")
 """The second of two characters, where it may follow: apostrophes attract it."""
 
 
+class _Run(NamedTuple):
+    """Forced bytes as far as they are text.
+
+    Args:
+        text: What they spell.
+        behind: The state behind it.
+        held: How many of its bytes may be in tokens that are certain.
+        spanning: What may follow it, where tokens end that begin in it.
+    """
+
+    text: str
+    behind: State
+    held: int
+    spanning: list[str]
+
+
 class Canonical:
     """Forced tokens of the states of one automaton. Thread-safe: what it keeps is a cache.
 
@@ -49,6 +66,7 @@ class Canonical:
     def __init__(self, vocabulary: Vocabulary, automaton: Automaton) -> None:
         self._vocabulary = vocabulary
         self._automaton = automaton
+        self._runs: dict[State, _Run] = {}
         self._onward: dict[State, list[str]] = {}
         self._known: dict[tuple[State, tuple[int, ...]], tuple[int, ...]] = {}
 
@@ -59,8 +77,12 @@ class Canonical:
             state: Where the output stands.
             before: The ids that led there; -1 for bytes that did not come as a token.
         """
-        data = self._automaton.forced(state, MAX_BYTES)
-        if not data:
+        run = self._runs.get(state)
+        if run is None:
+            if len(self._runs) >= MAX_KEPT:
+                self._runs.clear()
+            run = self._runs[state] = self._run(state)
+        if not run.held:
             return ()
         known = self._tail(before)
         key = (state, tuple(known))
@@ -68,33 +90,34 @@ class Canonical:
         if found is None:
             if len(self._known) >= MAX_KEPT:
                 self._known.clear()
-            found = self._known[key] = self._certain(state, data, known)
+            found = self._known[key] = self._certain(run, known)
         return found
 
-    def _certain(self, state: State, data: bytes, known: list[int]) -> tuple[int, ...]:
-        pieces, encode = self._vocabulary.pieces, self._vocabulary.encode
+    def _run(self, state: State) -> _Run:
+        data = self._automaton.forced(state, MAX_BYTES)
         text = _text(data)
-        if text is None:
-            return ()
-        data = text.encode()
-        behind = self._automaton.run(state, data)
+        if not text:
+            return _Run("", state, 0, [])
+        behind = self._automaton.run(state, text.encode())
         assert behind is not None, "forced bytes are possible"
-        held, spanning = self._held(data, behind)
-        if not held:
-            return ()
+        return _Run(text, behind, *self._held(text.encode(), behind))
+
+    def _certain(self, run: _Run, known: list[int]) -> tuple[int, ...]:
+        pieces, encode = self._vocabulary.pieces, self._vocabulary.encode
+        text, behind, held, spanning = run
         before = b"".join([pieces[index] for index in known]).decode("utf-8", "replace")
         own = list(encode(before + text))
         if own[: len(known)] != known:  # what came was not the tokenizer's own
             before, known = "", []
             own = list(encode(text))
-        own = own[len(known) :]
+        own, data = own[len(known) :], text.encode()[:held]
         certain: Sequence[int] | None = own if behind.accepting else None
         for more in self._others(behind, spanning):
             other = encode(before + text + more)[len(known) :]
-            certain = self._shared(other if certain is None else certain, other, data[:held])
+            certain = self._shared(other if certain is None else certain, other, data)
             if not certain:
                 return ()
-        return tuple(self._shared(own, own, data[:held]) if certain is None else certain)
+        return tuple(self._shared(own, own, data) if certain is None else certain)
 
     def _shared(self, one: Sequence[int], other: Sequence[int], data: bytes) -> Sequence[int]:
         """The first tokens of both, as far as they are those of some bytes."""

@@ -157,15 +157,12 @@ class Vocabulary:
 
 
 def _of_ours(tokenizer: Any) -> Vocabulary:
-    def cut(text: str) -> int:
-        return int(tokenizer.encode_stable(text)[1])
-
     return Vocabulary(
         tokenizer.token_bytes,
         special_ids=tokenizer.control_ids,
         stop_ids=tokenizer.stop_ids,
         encode=tokenizer.encode,
-        cut=cut if hasattr(tokenizer, "encode_stable") else None,
+        cut=getattr(tokenizer, "stable_end", None),
     )
 
 

@@ -199,8 +199,12 @@ class Tokenizer:
             ``encode(text + more) == ids + encode(text[characters:] + more)``, where the first
             two begin a prompt if ``at_start``, and the third does not.
         """
-        at = self._parts.boundaries.last(text)
+        at = self.stable_end(text)
         return (self.encode(text[:at], at_start=at_start), at) if at else ([], 0)
+
+    def stable_end(self, text: str) -> int:
+        """The ``characters`` of `encode_stable` alone: the last place to cut, 0 for none."""
+        return self._parts.boundaries.last(text)
 
     def may_start_behind(self, ids: Sequence[int]) -> bool:
         """Whether text behind these first ids of a prompt begins it, for ``at_start``."""
