@@ -128,10 +128,14 @@ class Mending(Following):
             else:
                 part = self._part(units, output.text, refusal.steps)
                 most = self._room(part)
-                if self.tries < self._most and most > 0:
+                can = self._backend.info().has_tokens
+                if can and self.tries < self._most and most > 0:
                     self._again(part, refusal.message, most, output)
                     return
-                self.refused = _told(part, refusal.message, self.tries, self._most)
+                limit = (
+                    f"tries={self._most:,}" if can else "its backend has no tokens to go on from"
+                )
+                self.refused = _told(part, refusal.message, self.tries, limit)
                 self.refused.__cause__ = error.__cause__
         self._show(units, output)
 
@@ -237,13 +241,13 @@ def _whole(units: list[Unit], part: Output, last: Output, stays: bool) -> Output
     )
 
 
-def _told(part: _Part, message: str, number: int, tries: int) -> ConstraintError:
+def _told(part: _Part, message: str, number: int, limit: str) -> ConstraintError:
     where = f"the field {part.name}" if part.name else "the value"
     times = "once" if number == 1 else f"{number} times"
     return ConstraintError(
         f"{where} = {quote(part.value)[1:-1]} was refused by a validator: {quote(message)[1:-1]}. "
-        f"It was written {times} (tries={tries:,}): raise tries, say in the prompt what is valid, "
-        "or say it by a type, which a constraint keeps."
+        f"It was written {times} ({limit}): raise tries, say in the prompt what is valid, or say "
+        "it by a type, which a constraint keeps."
     )
 
 

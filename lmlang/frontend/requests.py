@@ -296,13 +296,12 @@ def _mending(
 ) -> Generation:
     """A generation whose value validators see first, where they may refuse it.
 
-    A backend without tokens cannot go on from a part of an output, and a server that runs the
-    program has no validators: what they refuse is then an error at once.
+    A server that runs the program has no validators: what they refuse is then an error at once.
     """
     living = operation.value
     if not isinstance(living, Living) or living.read is None or not living.tries:
         return first
-    if run.send is not None or not run.backend.info().has_tokens:
+    if run.send is not None:
         return first
 
     def draw_key(number: int) -> int:

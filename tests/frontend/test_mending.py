@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -167,6 +168,28 @@ def test_after_so_many_tries_the_error_names_field_value_and_message():
         assert f"tries={len(answers)}" in str(error)
         assert len(backend.requests) == len(answers)
         assert state.usage().generated_tokens >= len(BAD)
+
+
+def test_a_backend_without_tokens_has_one_try():
+    class Textual(ScriptedBackend):
+        def info(self):
+            return dataclasses.replace(super().info(), has_tokens=False)
+
+    backend = Textual([BAD])
+
+    @lm.function
+    def program(s):
+        s += lm.gen("x", type=Record, max_tokens=400)
+
+    with pytest.raises(ConstraintError, match=r"= 3 was refused .* has no tokens to go on from"):
+        program.run(backend=backend)
+
+
+def test_each_sample_is_mended_by_itself():
+    state, backend = run(BAD, GOOD, "8", n=2)
+    assert [value.jobs[1].end for value in state["x"]] == [8, 8]
+    assert [meta.tries for meta in state.meta("x").samples] == [2, 1]
+    assert len({request.draw_key for request in backend.requests}) == 3
 
 
 def test_streams_tell_of_a_value_once_it_is_sure():
