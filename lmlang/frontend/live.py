@@ -9,6 +9,7 @@ nothing but the time to be read.
 
 from __future__ import annotations
 
+import atexit
 import contextvars
 import threading
 from time import perf_counter
@@ -46,6 +47,7 @@ class Live:
             target=context.run, args=(self._show,), name="lmlang-live", daemon=True
         )
         self._thread.start()
+        atexit.register(self._end)  # a thread that writes while the interpreter ends would crash it
         return self
 
     def __enter__(self) -> Live:
@@ -57,6 +59,10 @@ class Live:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        atexit.unregister(self._end)
+        self._end()
+
+    def _end(self) -> None:
         self._over.set()
         if self._thread is not None:
             self._thread.join()

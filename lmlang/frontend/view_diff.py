@@ -7,13 +7,15 @@ gen verdict  ≠ parts at token 3: " good" 0.61 | " bad" 0.22
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Literal
 
 from lmlang import markup
 from lmlang.errors import ProgramTypeError, an
+from lmlang.frontend import ir
 from lmlang.frontend.logged import LoggedOperation, Sample
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.runlog import RunLog
@@ -25,6 +27,8 @@ LONGEST = 1_500
 """Tokens of one output that are aligned one by one; what is beyond is compared as a whole."""
 SHOWN = 1_000
 """Characters of one stretch of text that are shown."""
+
+_WORD = re.compile(r"\s*\S+|\s+")
 
 Side = Literal["both", "first", "second"]
 
@@ -77,10 +81,12 @@ class Diff:
     Args:
         outputs: In the order of the first run, then those that only the second has.
         settings: How the runs themselves differ: model, seed and the like.
+        written: What the programs wrote, aligned by word; empty where they wrote the same.
     """
 
     outputs: tuple[Compared, ...]
     settings: tuple[str, ...]
+    written: tuple[Stretch, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -121,7 +127,9 @@ def diff(first: ProgramState | RunLog, second: ProgramState | RunLog) -> Diff:
     mine, theirs = _outputs(one), _outputs(other)
     paths = [*mine, *(path for path in theirs if path not in mine)]
     compared = [_compared(path, mine.get(path), theirs.get(path), one, other) for path in paths]
-    return Diff(tuple(compared), tuple(_settings(one, other)))
+    wrote, writes = _written(one), _written(other)
+    written = tuple(_aligned(wrote, writes)) if wrote != writes else ()
+    return Diff(tuple(compared), tuple(_settings(one, other)), written)
 
 
 def _log(result: object) -> RunLog:
@@ -147,8 +155,24 @@ def _settings(one: RunLog, other: RunLog) -> Iterator[str]:
         mine, theirs = getattr(one.params, name), getattr(other.params, name)
         if mine != theirs:
             yield f"{name}: {mine!r} | {theirs!r}"
-    if one.recording != other.recording and one.program == other.program:
-        yield "what the programs wrote or asked for differs"
+    mine, theirs = _asked(one), _asked(other)
+    if mine != theirs and one.program == other.program:
+        yield "what the programs asked for differs"
+
+
+def _asked(log: RunLog) -> list[ir.Node]:
+    """The generations and selects of a recording, wherever they stand."""
+    return [
+        replace(node, state=0, made=0)
+        for node in log.recording.nodes
+        if isinstance(node, (ir.Gen, ir.Select))
+    ]
+
+
+def _written(log: RunLog) -> list[str]:
+    """The words that a program wrote."""
+    texts = [node.text for node in log.recording.nodes if isinstance(node, ir.Text)]
+    return _WORD.findall("\n".join(texts))
 
 
 def _compared(
@@ -251,16 +275,21 @@ def _lines(found: Diff, width: int) -> Iterator[str]:
     yield from markup.wrapped(_head(found), width)
     for setting in found.settings:
         yield from markup.wrapped(f"· {markup.line(setting)[:300]}", width)
+    if found.written:
+        yield from markup.wrapped("≠ what the programs wrote", width)
+        yield from _stretches(found.written, width)
     for each in found.outputs:
         yield from markup.wrapped(markup.plain(_title(each)), width)
         if not each.equal:
-            marks = {"both": "{}", "first": "{{-{}-}}", "second": "{{+{}+}}"}
-            shown = "".join(
-                [marks[s.side].format(markup.middle(s.text, SHOWN)) for s in each.stretches]
-            )
-            yield from markup.wrapped(markup.plain(shown), width, "  ")
-    if not found.equal:
+            yield from _stretches(each.stretches, width)
+    if not found.equal or found.written:
         yield from markup.wrapped("{-first run only-} {+second run only+}", width)
+
+
+def _stretches(stretches: Sequence[Stretch], width: int) -> list[str]:
+    marks = {"both": "{}", "first": "{{-{}-}}", "second": "{{+{}+}}"}
+    shown = "".join([marks[s.side].format(markup.middle(s.text, SHOWN)) for s in stretches])
+    return markup.wrapped(markup.plain(shown), width, "  ")
 
 
 def _page(found: Diff) -> Html:
@@ -269,20 +298,23 @@ def _page(found: Diff) -> Html:
     sheet.add(element("div", element("b", _head(found))))
     for setting in found.settings:
         sheet.add(element("div", setting[:300], style=MUTED))
+    if found.written:
+        _part(sheet, "≠ what the programs wrote", found.written)
     for each in found.outputs:
-        title = element("span", _title(each), style=CODE)
-        sheet.add(element("div", title, style="margin-top:6px"))
-        if each.equal:
-            continue
-        sheet.open("pre", markup.TEXT + ";padding:2px 0 2px 12px")
-        for stretch in each.stretches:
-            if not sheet.add(_marked(stretch)):
-                break
-        sheet.close()
-    if not found.equal:
+        _part(sheet, _title(each), () if each.equal else each.stretches)
+    if not found.equal or found.written:
         legend = (_marked(Stretch(side, f"{side} run only", 1)) for side in ("first", "second"))
         sheet.add(element("div", *[markup.joined((each, " ")) for each in legend], style=MUTED))
     return sheet.end("print(lm.diff(…)) shows it")
+
+
+def _part(sheet: markup.Sheet, title: str, stretches: Sequence[Stretch]) -> None:
+    sheet.add(element("div", element("span", title, style=CODE), style="margin-top:6px"))
+    sheet.open("pre", markup.TEXT + ";padding:2px 0 2px 12px")
+    for stretch in stretches:
+        if not sheet.add(_marked(stretch)):
+            break
+    sheet.close()
 
 
 def _marked(stretch: Stretch) -> Html:

@@ -188,7 +188,7 @@ def page(story: Story) -> Html:
         elif step.what == "open":
             if step.branch == 0:
                 rows.open("div", "display:flex;flex-wrap:wrap;gap:8px;margin:2px 0 2px 12px")
-            style = f"{BOX};border-style:dashed;flex:1 1 380px;min-width:0;padding:2px 8px"
+            style = f"{BOX};border-style:dashed;flex:1 1 440px;min-width:0;padding:2px 8px"
             rows.open("div", style, headless=step.branch == 0)
             sheet.add(element("div", f"{step.branch + 1} of {_size(step)}", style=MUTED))
         elif step.what == "close":
@@ -201,7 +201,7 @@ def page(story: Story) -> Html:
 
 
 _COLUMNS = ("operation", "prompt", "new", "ms", "when")
-_STYLES = {1: "width:6em", 2: "width:3em", 3: "width:4.5em", 4: "width:80px"}
+_STYLES = {1: "width:6em", 2: "width:3em", 3: "width:4.5em", 4: "width:64px"}
 
 
 class _Rows:
@@ -262,5 +262,5 @@ def _bar(line: Line) -> Html:
     return element(
         "div",
         inner,
-        style="width:80px;border-bottom:1px solid rgba(128,128,128,.5);overflow:hidden",
+        style="width:64px;border-bottom:1px solid rgba(128,128,128,.5);overflow:hidden",
     )

@@ -1,7 +1,9 @@
 """What shows itself in notebooks and terminals: batches, programs, numbers, runs as they go on."""
 
 import io
+import json
 import re
+import subprocess
 import sys
 import time
 
@@ -261,6 +263,27 @@ def test_a_live_run_that_fails_says_so_and_streams_are_shown_too(monkeypatch):
     assert "x: abc" in shown.getvalue()
 
 
+def test_a_process_that_ends_while_a_run_is_shown_ends_in_peace():
+    code = (
+        "import time, lmlang as lm\n"
+        "from lmlang.testing import ScriptedBackend\n"
+        "@lm.function\n"
+        "def ask(s):\n"
+        "    s += lm.gen('x')\n"
+        "    s['x']\n"
+        "    begun.set()\n"
+        "    time.sleep(600)\n"
+        "import threading\n"
+        "begun = threading.Event()\n"
+        "state = ask(backend=ScriptedBackend(['abc']), stream=True, show='live')\n"
+        "begun.wait()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0
+    assert ended.stdout == ""
+    assert ended.stderr == "ask: 1/1 output, 4 tokens, x: abc\n"
+
+
 def test_show_is_live_or_nothing_and_for_one_run():
     with pytest.raises(lm.ProgramError, match="show='bars': give \"live\" to see the run"):
         ask("Rome", backend=ScriptedBackend(), show="bars")
@@ -279,7 +302,7 @@ def test_no_notebook_is_taken_for_one_where_there_is_none():
     assert status_line.notebook() is None
 
 
-NOTEBOOK = """
+CELL = """
 import lmlang as lm
 from lmlang.testing import ScriptedBackend
 
@@ -289,16 +312,21 @@ def ask(s):
 
 ask(backend=ScriptedBackend(["abc"]), show="live").ret_value
 """
+NOTEBOOK = """
+import json, sys, nbclient, nbformat
+book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(sys.argv[1])])
+nbclient.NotebookClient(book, timeout=120, kernel_name="python3").execute()
+print(json.dumps(book.cells[0].outputs))
+"""
 
 
 def test_a_live_run_is_one_output_of_a_notebook():
-    nbclient = pytest.importorskip("nbclient")
-    nbformat = pytest.importorskip("nbformat")
-    pytest.importorskip("ipykernel")
-    cells = [nbformat.v4.new_code_cell(NOTEBOOK)]
-    book = nbformat.v4.new_notebook(cells=cells)
-    nbclient.NotebookClient(book, timeout=120, kernel_name="python3").execute()
-    (shown,) = book.cells[0].outputs
-    assert shown.output_type == "display_data"
-    assert "a <b> x: abc" in checked_page(shown.data["text/html"])
-    assert "⟦x: abc" in shown.data["text/plain"]
+    for package in ("nbclient", "nbformat", "ipykernel"):
+        pytest.importorskip(package)
+    # A process of its own: what a client of kernels leaves open is gone with it.
+    command = [sys.executable, "-c", NOTEBOOK, CELL]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=150, check=True)
+    (shown,) = json.loads(ended.stdout)
+    assert shown["output_type"] == "display_data"
+    assert "a <b> x: abc" in checked_page(shown["data"]["text/html"])
+    assert "⟦x: abc" in shown["data"]["text/plain"]

@@ -379,6 +379,24 @@ def test_a_diff_says_where_outputs_part():
     assert str(lm.diff(run("a"), run("b")))
 
 
+def test_a_diff_tells_what_the_programs_wrote_and_asked_for():
+    @lm.function
+    def program(s, topic, most):
+        s += f"Tell me about {topic}, shortly: " + lm.gen("x", max_tokens=most)
+
+    def run(*arguments):
+        return program(*arguments, backend=ScriptedBackend(["yes"]), seed=1)
+
+    found = lm.diff(run("<dogs>", 8), run("cats", 8))
+    assert "Tell me about{- <dogs>,-}{+ cats,+} shortly:" in found.text(80)
+    assert found.equal
+    assert " <dogs>," in checked_page(found.html())
+    assert "what the programs asked for differs" not in found.settings
+    found = lm.diff(run("cats", 9), run("cats", 8))
+    assert found.written == ()
+    assert "what the programs asked for differs" in found.settings
+
+
 @given(st.lists(st.lists(st.text(max_size=30), min_size=3, max_size=3), min_size=1, max_size=5))
 def test_tables_fit_whatever_they_hold(rows):
     shown = [[markup.line(cell) for cell in row] for row in rows]
