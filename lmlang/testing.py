@@ -9,7 +9,6 @@ from typing import Any
 from lmlang.backends.random import RandomBackend
 from lmlang.backends.scripted import ScriptedBackend
 from lmlang.frontend.defaults import use
-from lmlang.frontend.golden import compare
 
 __all__ = ["RandomBackend", "ScriptedBackend", "assert_matches_golden", "backend_fixture"]
 
@@ -29,6 +28,8 @@ def assert_matches_golden(result: object, path: str | os.PathLike[str]) -> None:
         AssertionError: The file is missing or has something else; the message has the difference.
     """
     __tracebackhide__ = True
+    from lmlang.frontend.golden import compare
+
     compare(result, path)
 
 

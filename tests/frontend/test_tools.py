@@ -304,10 +304,10 @@ def test_a_model_is_told_what_docstrings_and_types_say() -> None:
 
 
 @lm.function
-def agent(s: lm.ProgramState, ask: str, turns: int) -> list[str]:
-    """P5: thought, a typed call, what comes of it."""
+def agent(s: lm.ProgramState, ask: str, turns: int, tools: int = len(TOOLS)) -> list[str]:
+    """Thought, a typed call, what comes of it."""
     s += lm.system("You calculate and look up.")
-    box = s.tools(TOOLS)
+    box = s.tools(TOOLS[:tools])
     s += lm.user(ask)
     seen = []
     for turn in range(turns):
@@ -351,6 +351,19 @@ def test_an_agent_never_prefills_its_history_again(source: str | None) -> None:
         roles = [message["role"] for message in state.messages()]
         assert roles[:3] == ["system", "user", "assistant"]
         assert ("tool" in roles) == (form is not None)
+        rt.check()
+
+
+def test_an_agent_on_a_real_model_never_prefills_its_history_again() -> None:
+    with Runtime(kv_tokens=2_048) as rt:
+        state = agent("What is 2 + 3?", 2, tools=1, backend=rt, temperature=0)
+        assert max(prefilled(state, 2)) <= 1
+        assert all(isinstance(state[f"call{turn}"].run(), int) for turn in range(2))
+        stats = rt.stats()
+        prompts = [
+            state.meta(name) for name in ("thought0", "call0", "thought1", "call1", "answer")
+        ]
+        assert stats.prefill_tokens <= prompts[-1].prompt_tokens + len(prompts)
         rt.check()
 
 
