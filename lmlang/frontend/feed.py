@@ -11,11 +11,12 @@ A feed belongs to one reader; any number of readers may read one state.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from lmlang.errors import BackendError, fresh
 from lmlang.frontend.meta import Meta
+from lmlang.frontend.partial import Growing, Partial
 from lmlang.frontend.reading import Reader
 from lmlang.frontend.rendering import remainder
 from lmlang.frontend.run import Entry, Run, State, Variable
@@ -34,6 +35,8 @@ class StreamEvent:
         logprobs: The model's log-probability of each token.
         meta: In the last event of a variable: what `ProgramState.meta` returns.
         finish: In the last event of a generation: why it ended.
+        partial: Of a generation or select what there is of its value by then; None where nothing
+            of it is sure.
     """
 
     variable: str | None
@@ -42,6 +45,7 @@ class StreamEvent:
     logprobs: tuple[float, ...] = ()
     meta: Meta | None = None
     finish: FinishReason | None = None
+    partial: Partial | None = field(default=None, repr=False, compare=False)
 
 
 class Feed(Protocol):
@@ -79,6 +83,7 @@ class Tail:
         self._position = 0
         self.sent = ""
         self.settled = False
+        self._growing = Growing(variable.asked)
 
     def take(self) -> list[StreamEvent]:
         """The events that are there; raises what ended it."""
@@ -92,7 +97,11 @@ class Tail:
             for event in self._generation.events_from(self._position):
                 self._position += 1
                 self.sent += event.text
-                found.append(StreamEvent(self.variable.name, event.text, event.ids, event.logprobs))
+                name = self.variable.name
+                partial = self._growing.push(event.text) if event.text else None
+                found.append(
+                    StreamEvent(name, event.text, event.ids, event.logprobs, partial=partial)
+                )
         if found:
             return found
         if settled:
@@ -108,6 +117,9 @@ class Tail:
         variable, meta = self.variable, self.variable.meta
         finish = None if meta is None else meta.finish
         whole = meta is not None and finish is not None and self._generation is None
+        many = meta is not None and meta.samples  # of which the first is streamed
+        value = variable.value[0] if many and isinstance(variable.value, list) else variable.value
+        self._growing.push(text)
         return StreamEvent(
             variable.name,
             text,
@@ -115,6 +127,7 @@ class Tail:
             tuple(meta.logprobs) if whole and meta is not None else (),
             meta,
             finish,
+            self._growing.end(value),
         )
 
     def close(self) -> None:

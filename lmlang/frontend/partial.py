@@ -9,14 +9,10 @@ complete  vendor, date
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import aclosing, closing
 from dataclasses import dataclass
 from typing import Any
 
-from lmlang.frontend.feed import StreamEvent
 from lmlang.frontend.json_text import Node, Path, as_written, name_of, parsed, walk
-from lmlang.frontend.run import Variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +44,14 @@ class Growing:
     """
 
     def __init__(self, asked: Any) -> None:
-        from lmlang.grammar.types import is_json, is_validated
-
         self._asked = asked
-        self._json = asked is not None and is_json(asked)
-        # Validators of the program's own see the whole alone, so no part is sure before that.
-        self._held = asked is not None and is_validated(asked)
+        self._json = self._held = False
+        if asked is not None:
+            from lmlang.grammar.types import is_json, is_validated
+
+            self._json = is_json(asked)
+            # Validators of the program's own see the whole alone: no part is sure before that.
+            self._held = is_validated(asked)
         self._known: dict[tuple[int, int], Any] = {}
         self._text = ""
 
@@ -113,39 +111,3 @@ class Growing:
 
 _NOTHING: Any = object()
 """What there is of a number that may go on."""
-
-
-def partials(
-    events: Generator[StreamEvent], variable: Callable[[], Variable]
-) -> Generator[Partial]:
-    """The partial values of a variable; ``variable`` is asked for it when it is there."""
-    growing: Growing | None = None
-    with closing(events):
-        for event in events:
-            growing = growing or Growing(variable().asked)
-            found = growing.push(event.text) if event.text else None
-            if found is not None:
-                yield found
-    settled = variable()
-    yield (growing or Growing(settled.asked)).end(_first(settled))
-
-
-async def partials_async(
-    events: AsyncGenerator[StreamEvent], variable: Callable[[], Variable]
-) -> AsyncGenerator[Partial]:
-    """As `partials`."""
-    growing: Growing | None = None
-    async with aclosing(events):
-        async for event in events:
-            growing = growing or Growing(variable().asked)
-            found = growing.push(event.text) if event.text else None
-            if found is not None:
-                yield found
-    settled = variable()
-    yield (growing or Growing(settled.asked)).end(_first(settled))
-
-
-def _first(variable: Variable) -> Any:
-    """The value; of several samples that with which the state goes on, which is streamed."""
-    many = variable.meta is not None and variable.meta.samples
-    return variable.value[0] if many and isinstance(variable.value, list) else variable.value

@@ -23,12 +23,20 @@ from lmlang.frontend.expression import Expression, turn
 from lmlang.frontend.forks import Forks
 from lmlang.frontend.meta import Meta
 from lmlang.frontend.metainfo import meta_info
-from lmlang.frontend.partial import Partial, partials, partials_async
+from lmlang.frontend.partial import Partial
 from lmlang.frontend.reading import Reader, messages_of
 from lmlang.frontend.run import State
 from lmlang.frontend.runlog import RunLog
 from lmlang.frontend.snapshot import run_log
-from lmlang.frontend.stream import events, events_async, texts, texts_async, texts_with_info
+from lmlang.frontend.stream import (
+    events,
+    events_async,
+    partials,
+    partials_async,
+    texts,
+    texts_async,
+    texts_with_info,
+)
 from lmlang.frontend.tools import Toolbox, offer
 from lmlang.protocol import Usage
 
@@ -320,12 +328,11 @@ class ProgramState:
         The last one is the value itself (`Partial.done`). A type with validators of your own
         comes when these have accepted it, and so at once. Ends and raises as `text_iter` does.
         """
-        return partials(events(self._reader, var_name), lambda: self._reader.variable(var_name))
+        return partials(events(self._reader, var_name), var_name)
 
     def partial_async_iter(self, var_name: str) -> AsyncGenerator[Partial]:
         """As `partial_iter`, for ``async for``."""
-        found = events_async(self._reader, var_name)
-        return partials_async(found, lambda: self._reader.variable(var_name))
+        return partials_async(events_async(self._reader, var_name), var_name)
 
     def error(self) -> BaseException | None:
         """What this state failed with, once everything appended has run; None if nothing did."""

@@ -16,6 +16,7 @@ from lmlang.frontend import waiting
 from lmlang.frontend.cursor import check_name
 from lmlang.frontend.feed import Feed, StreamEvent, feed_of
 from lmlang.frontend.metainfo import Decode, meta_info
+from lmlang.frontend.partial import Partial
 from lmlang.frontend.reading import Reader
 
 T = TypeVar("T")
@@ -125,6 +126,22 @@ async def texts_async(found: AsyncGenerator[StreamEvent]) -> AsyncGenerator[str]
         async for event in found:
             if event.text:
                 yield event.text
+
+
+def partials(found: Generator[StreamEvent], name: str) -> Generator[Partial]:
+    """The partial values of a variable, by its events."""
+    with contextlib.closing(found):
+        for event in found:
+            if event.partial is not None and event.variable == name:
+                yield event.partial
+
+
+async def partials_async(found: AsyncGenerator[StreamEvent], name: str) -> AsyncGenerator[Partial]:
+    """As `partials`."""
+    async with contextlib.aclosing(found):
+        async for event in found:
+            if event.partial is not None and event.variable == name:
+                yield event.partial
 
 
 async def texts_with_info(

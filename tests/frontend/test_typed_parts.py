@@ -282,3 +282,22 @@ def test_a_stream_of_a_typed_variable_is_partial_values(asynchronous):
     texts = [each.value for each in state.partial_iter("t")]
     assert texts[-1] == "Hello"
     backend.close()
+
+
+def test_events_of_a_run_have_the_partial_value():
+    answer = '{"kind": "B", "lines": [{"item": "ab", "amount": 7}], "on": "2020-01-01"}'
+    backend = ScriptedBackend([answer], completes="on a thread", chunk=1)
+
+    @lm.function
+    def program(s):
+        s += "Bill: " + lm.gen("x", type=Bill, max_tokens=200)
+        s += lm.select("sure", ["yes", "no"])
+
+    found = [event for event in program.stream(backend=backend) if event.variable]
+    last = next(event for event in found if event.finish)
+    assert last.partial.value == Bill.model_validate_json(answer)
+    assert last.partial.text == answer
+    (chosen,) = [event for event in found if event.variable == "sure"]
+    assert chosen.partial.done
+    assert chosen.partial.value in ("yes", "no")
+    backend.close()
