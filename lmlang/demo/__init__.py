@@ -12,6 +12,8 @@ NAMES = {
     "invoices": "scanned invoices to typed records, and what that was forecast to cost",
     "triage": "mail sorted by exact choices; close calls go to a human",
     "tags": "twelve questions about one text, which is computed once",
+    "vote": "sixteen ways to an answer; the vote stops when it is decided",
+    "agent": "two tools with typed arguments; errors are observations",
     "twentyfour": "the game of 24 as a tree of thoughts",
     "router": "one of four sub-programs, each with its own type",
     "form": "questions that depend on answers, in plain Python",

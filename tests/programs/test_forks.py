@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import re
 
-import lmlang as lm
+from lmlang.demo import vote as votes
 from lmlang.demo.tags import TAGS, TEXT, tags
 from lmlang.demo.twentyfour import DEPTH, MOVE, twentyfour
 from tests.programs.properties import ran, same_alone, silent
@@ -36,27 +35,17 @@ def _prompt(text):
     return Prompt.of(Text(text))
 
 
-@lm.function
-def consistent(s, question: str, early: bool):
-    s += lm.user(question)
-    forks = s.fork(16)
-    for branch in forks:
-        with branch.assistant():
-            branch += lm.gen("thought", max_tokens=6, temperature=0.8) + "\nThe answer is "
-            branch += lm.gen("sum", type=int, max_tokens=3, temperature=0.8)
-    return forks.vote("sum", stop_when_decided=early)
-
-
-def test_a_vote_that_stops_early_gives_the_winner_of_the_full_one(runtime, capfd):
-    question = "How much is 2 + 2?"
-    (full,) = ran(consistent, [{"question": question, "early": False}], runtime)
-    everyone = full.ret_value
-    counted = collections.Counter(everyone.values)
-    assert counted[everyone.value] == max(counted.values()) == everyone.count
-    early = consistent.run(question=question, early=True, backend=runtime, seed=7).ret_value
-    assert early.count <= everyone.count
-    assert isinstance(early.value, int)
-    assert (runtime.stats().running, runtime.stats().waiting) == (0, 0)
+def test_a_vote_that_stops_early_gives_the_winner_of_the_full_one(
+    runtime, untrained, capfd, monkeypatch
+):
+    (early,) = ran(votes.vote, [{"question": votes.QUESTION}], runtime)
+    monkeypatch.setattr(votes, "EARLY", False)
+    (full,) = ran(votes.vote, [{"question": votes.QUESTION}], runtime)
+    assert early["voted"] <= full["voted"] == sum(full["counts"].values()) == 16
+    for state in (early, full):
+        assert state["counts"][f" {state.ret_value}"] == max(state["counts"].values())
+    if runtime is untrained:  # a quantised model rounds by batches, and so may draw otherwise
+        assert early.ret_value == full.ret_value
     silent(capfd)
 
 
