@@ -64,7 +64,8 @@ def refuse_in_async_body() -> None:
         raise ProgramError(
             "a blocking read in an async def program would stop its event loop: write "
             'await s.aget("name") for s["name"], await s.adone() for s.sync(), '
-            "await forks.ajoin() for forks.join(), await f.arun(…) for f(…), "
+            "await forks.ajoin() for forks.join() (afirst, abest and avote are there too), "
+            "await f.arun(…) for f(…), "
             "await asyncio.to_thread(f.run_batch, rows) for f.run_batch(rows)."
         )
 

@@ -378,3 +378,29 @@ def test_losers_free_their_slots_at_the_runtime_within_a_step():
         for how in ("first", "raises"):
             program.run(how, backend=rt)
         rt.check()
+
+
+RACES = {
+    "first": lambda forks: forks.first(),
+    "best": lambda forks: forks.best("x"),
+    "vote": lambda forks: forks.vote("x"),
+}
+
+
+@pytest.mark.parametrize("race", RACES)
+def test_a_deadline_ends_a_race(race):
+    with ScriptedBackend(completes="when released") as backend:
+        with pytest.raises(lm.DeadlineExceeded):
+            run(lambda s: RACES[race](forked(s, 3)), backend, deadline=0.2)
+        assert not backend.pending()
+
+
+def test_a_blocking_race_in_an_async_program_says_how_to_write_it():
+    async def body(s):
+        forked(s, 2).first()
+
+    with (
+        ScriptedBackend(completes="when released") as backend,
+        pytest.raises(lm.ProgramError, match="afirst, abest and avote"),
+    ):
+        run(body, backend)
