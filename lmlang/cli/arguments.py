@@ -149,21 +149,20 @@ def extend(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     if not arguments or arguments[0].startswith("-"):
         return
     program = target.load(arguments[0])
-    about = (inspect.getdoc(program) or "").partition("\n\n")[0]
-    group = parser.add_argument_group(
-        f"parameters of {program.__name__}", about.replace("%", "%%") or None
-    )
     taken = parser._option_string_actions
-    for parameter in parameters_of(program):
-        option = "--" + parameter.name.replace("_", "-")
+    named = [("--" + each.name.replace("_", "-"), each) for each in parameters_of(program)]
+    about = [(inspect.getdoc(program) or "").partition("\n\n")[0]]
+    about += [f"--arg {p.name}=…: {_told(p)}" for option, p in named if option in taken]
+    group = parser.add_argument_group(
+        f"parameters of {program.__name__}", "\n".join(filter(None, about)).replace("%", "%%")
+    )
+    for option, parameter in named:
         if option not in taken:
             _add_option(group, option, parameter)
 
 
 def _add_option(group: argparse._ArgumentGroup, option: str, parameter: Parameter) -> None:
-    told = _told(parameter)
-    told += " (required)" if parameter.required else f"; {_short(parameter.default)} without it"
-    told = told.replace("%", "%%")
+    told = _told(parameter).replace("%", "%%")
     destination = _PREFIX + parameter.name
     if parameter.kind is bool:
         group.add_argument(
@@ -191,13 +190,16 @@ def _add_option(group: argparse._ArgumentGroup, option: str, parameter: Paramete
 
 
 def _told(parameter: Parameter) -> str:
-    """The type of a parameter as help has it: what it may be, where that is a few words."""
+    """What help says of a parameter: its type, or the few words that it may be; its default."""
     kind = parameter.kind
+    told = parameter.annotation or "text"
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return f"one of {', '.join(str(member.value) for member in kind)}"
-    if typing.get_origin(kind) is typing.Literal:
-        return f"one of {', '.join(map(str, typing.get_args(kind)))}"
-    return parameter.annotation or "text"
+        told = f"one of {', '.join(str(member.value) for member in kind)}"
+    elif typing.get_origin(kind) is typing.Literal:
+        told = f"one of {', '.join(map(str, typing.get_args(kind)))}"
+    if parameter.required:
+        return f"{told} (required)"
+    return f"{told}; {_short(parameter.default)} without it"
 
 
 def _short(value: object) -> str:

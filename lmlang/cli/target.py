@@ -84,19 +84,17 @@ def _of_file(path: Path) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)  # for what it imports, as where Python runs it
     name = path.stem
+    if name in sys.modules or name in sys.stdlib_module_names:
+        name = f"{name}_program"  # it must not stand for the other one
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ProgramError(f"{quote(str(path))} is no Python file: give a program as {FORM}.")
     module = importlib.util.module_from_spec(spec)
-    before = sys.modules.get(name)
     sys.modules[name] = module  # where its dataclasses and annotations are looked up
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        if before is None:
-            del sys.modules[name]
-        else:
-            sys.modules[name] = before
+        sys.modules.pop(name, None)
         raise
     return module
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import lmlang as lm
+from lmlang.cli import target
 from lmlang.testing import RandomBackend
 
 
@@ -26,6 +27,9 @@ def test_the_help_shows_the_parameters_with_types_and_defaults(lmlang, program):
     ):
         assert line in ran.out, line
     assert "More about it" not in ran.out
+    ran = lmlang("run", f"{program()}:typed", "--help")
+    assert "--arg seed=…: int; 0 without it" in ran.out  # --seed is the run's
+    assert "one of a, 1 (required)" in ran.out
 
 
 def test_a_run_prints_variables_and_is_the_run_of_the_same_seed(lmlang, program):
@@ -162,6 +166,52 @@ def test_the_same_from_a_module_on_the_path(lmlang, program, monkeypatch, tmp_pa
     monkeypatch.chdir(tmp_path)
     ran = lmlang("run", "some_capitals:capital", "--country", "Peru", "--json")
     assert json.loads(ran.out)["variables"]["country"] == "Peru"
+
+
+def test_a_file_named_as_a_module_of_python_does_not_stand_for_it(lmlang, program):
+    before = {name: sys.modules[name] for name in ("json", "random")}
+    for name in before:
+        ran = lmlang("run", f"{program(name=f'{name}.py')}:capital", "--country", "Peru")
+        assert ran.code == 0
+    assert before == {name: sys.modules[name] for name in before}
+
+
+@pytest.mark.parametrize(
+    ("named", "place", "name"),
+    [
+        ("a/b.py:f", "a/b.py", "f"),
+        ("a.b:f", "a.b", "f"),
+        (r"C:\x\b.py:f", r"C:\x\b.py", "f"),
+        (r"C:\x\b.py", r"C:\x\b.py", None),
+        ("b.py", "b.py", None),
+    ],
+)
+def test_files_and_drives(named, place, name):
+    assert target.split(named) == (place, name)
+
+
+def test_a_terminal_without_its_letters_gets_them_escaped(program):
+    path = program(
+        """
+        import lmlang as lm
+        from lmlang.testing import ScriptedBackend
+
+        @lm.function(backend=ScriptedBackend(["Brasília"]))
+        def f(s):
+            s += lm.gen("x")
+        """
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "lmlang", "run", str(path)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "TERM": "dumb", "COLUMNS": "0"},
+        capture_output=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (
+        0,
+        b"x: Bras\\xedlia" + os.linesep.encode(),
+        b"",
+    )
 
 
 def test_a_reader_that_goes_ends_it_quietly(program):
