@@ -21,3 +21,13 @@ BLOCKS = {
 @pytest.mark.parametrize("name", [name for name in PAGES if BLOCKS[name]])
 def test_blocks_run_and_give_what_they_say(name: str) -> None:
     pages.run(pages.Section(f"docs/{name}", name, "", BLOCKS[name]))
+
+
+def test_the_navigation_and_the_list_for_language_models_have_every_page() -> None:
+    site = (pages.ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = (pages.ROOT / "docs/llms.txt").read_text(encoding="utf-8")
+    for path in (pages.ROOT / "docs").rglob("*.md"):
+        name = path.relative_to(pages.ROOT / "docs").as_posix()
+        assert f"- {name}\n" in site, name
+        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        assert name == "index.md" or f"- [{title}]({name}): " in listed, name
