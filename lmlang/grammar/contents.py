@@ -49,13 +49,15 @@ class _Alike:
     def __init__(self, table: Table, longest: int) -> None:
         self.table = table
         self._longest = longest
-        self._known = np.full(64, -1, dtype=np.int64)
+        self._ones: dict[int, int] = {}
+        self._known = np.full(64, -1, dtype=np.int64)  # the same, for many at once
 
     def one(self, state: int) -> int:
         """The one that stands for a state."""
-        if state < len(self._known) and self._known[state] >= 0:
-            return int(self._known[state])
-        return self.table.alike(state, self._longest)
+        found = self._ones.get(state)
+        if found is None:
+            found = self._ones[state] = self.table.alike(state, self._longest)
+        return found
 
     def rows(self, states: Any) -> Any:
         """The rows of some states."""

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from lmlang.errors import GrammarTooLarge
 from lmlang.grammar.alphabet import Alphabet, alphabet_of, alphabet_of_characters, bits, product_of
 from lmlang.grammar.charset import EVERYTHING
-from lmlang.grammar.machine import GONE, NEVER, Machine
+from lmlang.grammar.machine import GONE, Machine
 
 
 @lru_cache(maxsize=1)
@@ -192,21 +192,25 @@ class Product:
         if len(others) == 1:
             return others[0].reach
         machine = Machine(Product(others, every=True), "a part of another")
-        farthest, todo = 0, [machine.start]
-        met = set(todo)
-        while todo:
-            state = todo.pop()
+        met, before = [machine.start], dict[int, list[int]]()
+        before[machine.start] = []
+        for state in met:
             try:
-                distance = machine.distance(state)
+                edges = machine.edges(state)
             except GrammarTooLarge:  # where lengths end it, the whole may be small
                 return None
-            if distance < NEVER:
-                farthest = max(farthest, distance)
-                fresh = {target for _, target in machine.edges(state)} - met
-                met |= fresh
-                todo += fresh
+            for _, target in edges:
+                if target not in before:
+                    before[target] = []
+                    met.append(target)
+                before[target].append(state)
             if len(met) > MAX_EXPLORED:
                 return None
+        level = {state for state in met if machine.accepting(state)}
+        near, farthest = set(level), 0
+        while level := {state for target in level for state in before[target]} - near:
+            near |= level
+            farthest += 1
         return farthest
 
     def _is_gone(self, states: States) -> bool:
