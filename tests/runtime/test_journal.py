@@ -1,6 +1,5 @@
 """Journals over the embedded model: a warm batch computes nothing, a killed one goes on."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,8 +10,10 @@ import pytest
 
 import lmlang as lm
 from lmlang.runtime.fingerprint import EVERY, HEAD, WHOLE, of_files
+from tests.runtime.adapters import write_lora
+from tests.tiny import write_tiny_gguf
 
-ROWS = 6
+ROWS = 4
 SEED = 5
 
 
@@ -26,7 +27,7 @@ def review(s, i):
     forks.join()
     s += lm.user("Is it good?")
     s += lm.assistant(lm.select("good", ["yes", "no"]) + " " + lm.gen("mark", type=Literal[1, 2]))
-    if i == 4 and "LMLANG_TEST_KILL" in os.environ:
+    if i == 2 and "LMLANG_TEST_KILL" in os.environ:
         os.kill(os.getpid(), signal.SIGKILL)
     return s["mark"]
 
@@ -42,13 +43,18 @@ def told(states):
 
 @pytest.fixture(scope="module")
 def rt():
-    with lm.Runtime(kv_tokens=4_096) as runtime:
+    with lm.Runtime(kv_tokens=4_096, deterministic=True) as runtime:
         yield runtime
 
 
-def test_a_warm_batch_does_no_step(rt, tmp_path):
+@pytest.fixture(scope="module")
+def expected(rt):
+    return told(run(rt))
+
+
+def test_a_warm_batch_does_no_step(rt, expected, tmp_path):
     cold = run(rt, journal=tmp_path / "run.sqlite")
-    assert told(cold) == told(run(rt))
+    assert told(cold) == expected
     rt.reset_stats()
     warm = run(rt, journal=tmp_path / "run.sqlite")
     assert told(warm) == told(cold)
@@ -59,7 +65,7 @@ def test_a_warm_batch_does_no_step(rt, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
-def test_a_killed_batch_goes_on_in_another_process(rt, tmp_path):
+def test_a_killed_batch_goes_on_in_another_process(rt, expected, tmp_path):
     journal = tmp_path / "run.sqlite"
     child = subprocess.run(
         [sys.executable, __file__, journal],
@@ -69,9 +75,9 @@ def test_a_killed_batch_goes_on_in_another_process(rt, tmp_path):
     assert child.returncode == -signal.SIGKILL
     rt.reset_stats()
     result = run(rt, journal=journal)
-    assert result.usage.reused_generations >= 5 * 4  # whole rows, of one in flight at a time
-    assert rt.stats().generated_tokens < 0.6 * result.usage.generated_tokens
-    assert json.dumps(told(result)) == json.dumps(told(run(rt)))
+    assert result.usage.reused_generations >= 5 * 2  # whole rows, of one in flight at a time
+    assert rt.stats().generated_tokens < 0.7 * result.usage.generated_tokens
+    assert told(result) == expected
 
 
 def test_a_fingerprint_is_that_of_the_model_and_how_it_is_kept(rt):
@@ -103,5 +109,26 @@ def test_a_fingerprint_sees_changes_of_small_and_large_files(tmp_path):
         of_files(tmp_path / "none", ())
 
 
+@lm.function
+def tale(s, i):
+    s += f"the user {i} " + lm.gen("more", max_tokens=6, temperature=0, ignore_eos=True)
+    s += lm.select("pick", ["world", "hello"])
+
+
+def test_adapters_have_answers_of_their_own(tmp_path):
+    modules = {f"model.layers.{layer}.mlp.up_proj": (32, 64) for layer in range(2)}
+    for name, strength in (("old", 2), ("new", 3)):
+        write_lora(tmp_path / name, modules, strength=strength)
+    write_tiny_gguf(tmp_path / "tiny.gguf")
+    asked = []
+    for lora, folder in (("mine", "old"), ("mine", "old"), ("mine", "new"), (None, "old")):
+        adapters = {"mine": tmp_path / folder, "other": tmp_path / "new"}
+        with lm.Runtime(tmp_path / "tiny.gguf", lora=adapters, kv_tokens=2_000) as tiny:
+            found = tale.run_batch([(1,)], backend=tiny, journal=tmp_path / "j", lora=lora)
+            assert found[0].text() == tale(1, backend=tiny, lora=lora).text()
+            asked.append(2 - found.usage.reused_generations)
+    assert asked == [2, 0, 2, 2]
+
+
 if __name__ == "__main__":
-    run(lm.Runtime(kv_tokens=4_096), journal=sys.argv[1])
+    run(lm.Runtime(kv_tokens=4_096, deterministic=True), journal=sys.argv[1])
