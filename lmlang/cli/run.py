@@ -12,6 +12,7 @@ from lmlang.cli.command import DONE, PARTLY, Command
 from lmlang.cli.results_file import Result, ResultsFile, as_json, failure, plain
 from lmlang.cli.rows_file import FORMATS, Row, RowsFile
 from lmlang.errors import ProgramError
+from lmlang.frontend.estimate import Estimate
 from lmlang.frontend.program import Function
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.reuse import Reused
@@ -84,6 +85,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     rows.add_argument(
         "--estimate", action="store_true", help="print what the rows would cost, and run nothing"
     )
+    rows.add_argument(
+        "--usage",
+        action="store_true",
+        help="print at the end, on standard error, what it took beside what was forecast",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -95,8 +101,8 @@ def run(options: argparse.Namespace) -> int:
     )
     if options.rows is not None:
         return _rows(program, given, options)
-    for name in ("out", "journal", "num_threads", "rows_format"):
-        if getattr(options, name) is not None:
+    for name in ("out", "journal", "num_threads", "rows_format", "usage"):
+        if getattr(options, name):
             raise ProgramError(f"--{name.replace('_', '-')} is for rows: give --rows FILE too.")
     arguments.check_complete(program, given)
     with backends.chosen(options) as backend:
@@ -156,22 +162,35 @@ def _rows(program: Function[Any, Any], given: dict[str, Any], options: argparse.
     with terminal.results() as say, ResultsFile(options.out, say) as results:
         told = _Told(len(file.rows))
         with backends.chosen(options) as backend:
+            forecast = _forecast(program, file.rows, options, backend) if options.usage else None
             for row, state in _ran(program, file.rows, options, backend):
                 result = _result(row, state)
                 told.of(row, result, state)
                 results.add(result)
+        if forecast is not None:
+            terminal.tell(forecast.beside(told.usage))
         return told.end(options.out)
 
 
 def _estimated(program: Function[Any, Any], file: RowsFile, options: argparse.Namespace) -> int:
-    good = [row.arguments for row in file.rows if row.arguments is not None]
     with backends.chosen(options) as backend, terminal.results() as say:
-        threads: Any = options.num_threads or "auto"
-        say(str(program.options(backend=backend).estimate(good, num_threads=threads)))
+        say(str(_forecast(program, file.rows, options, backend)))
     bad = [row for row in file.rows if row.fault]
     for row in bad[:TOLD]:
         terminal.tell(f"row {row.number:,} (line {row.line:,}): {row.fault}")
     return PARTLY if bad else DONE
+
+
+def _forecast(
+    program: Function[Any, Any],
+    rows: list[Row],
+    options: argparse.Namespace,
+    backend: Backend | None,
+) -> Estimate:
+    """What the rows that can be run would cost."""
+    good = [row.arguments for row in rows if row.arguments is not None]
+    threads: Any = options.num_threads or "auto"
+    return program.options(backend=backend).estimate(good, num_threads=threads, on_error="return")
 
 
 def _ran(
@@ -220,13 +239,13 @@ class _Told:
     def __init__(self, rows: int) -> None:
         self._rows = rows
         self._failed = 0
-        self._usage = Usage()
+        self.usage = Usage()
         self._reused = Reused()
 
     def of(self, row: Row, result: Result, state: ProgramState | None) -> None:
         """Take note of a row that has ended."""
         if state is not None:
-            self._usage += state.usage()
+            self.usage += state.usage()
             self._reused += state._cursor.run.reused
         if result.error is not None:
             self._failed += 1
@@ -237,7 +256,7 @@ class _Told:
         """Tell the sums; returns the exit code."""
         if self._failed > TOLD:
             terminal.tell(f"… and {self._failed - TOLD:,} more rows failed")
-        usage = self._usage
+        usage = self.usage
         where = f", in {out}" if out not in (None, "-") else ""
         reused = self._reused.rows + self._reused.generations
         kept = f"; {reused:,} of the outputs were in the journal" if reused else ""

@@ -11,14 +11,17 @@ numbers are those of the part before, and so lower bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from lmlang.errors import ProgramTypeError
 from lmlang.frontend import ir
+from lmlang.frontend.arguments import named
 from lmlang.frontend.forecast import NOTHING, SLACK, Outputs, Range, RowForecast, Sequences
 from lmlang.frontend.options import GenDefaults
+from lmlang.frontend.rows import OnError, Row
+from lmlang.frontend.source import raised_at
 from lmlang.protocol import Backend
 
 _FIELDS = ("prompt_tokens", "cached_tokens", "generated_tokens", "scored_tokens")
@@ -96,7 +99,7 @@ class Estimate:
         share = "unknown" if self.forced_share is None else f"about {self.forced_share:.0%}"
         peak = "unknown" if self.peak_kv_tokens is None else f"at most {self.peak_kv_tokens:,}"
         lines = [
-            f"{self.rows:,} row{'' if self.rows == 1 else 's'}, {self.requests:,} requests",
+            f"{_counted(self.rows, 'row')}, {_counted(self.requests, 'request')}",
             f"  prompt tokens     {self.prompt_tokens}",
             f"  cached of these   {self.cached_tokens}",
             f"  generated tokens  {self.generated_tokens}, of these forced {share}",
@@ -104,8 +107,9 @@ class Estimate:
             f"  KV tokens         {peak}",
         ]
         for stop, count in self.stops:
-            rows = "1 row" if count == 1 else f"{count:,} rows"
-            lines.append(f"  and what follows {stop.source} in {rows}: {stop.reason}")
+            lines.append(
+                f"  and what follows {stop.source} in {_counted(count, 'row')}: {stop.reason}"
+            )
         return "\n".join(lines)
 
 
@@ -152,6 +156,36 @@ def estimate(
         peak_kv_tokens=None if stops else common + sum(own[:threads]),
         stops=tuple(stops.items()),
     )
+
+
+def traces_of(
+    name: str,
+    rows: Iterable[Row],
+    trace: Callable[..., ir.Program],
+    on_error: OnError,
+) -> Iterator[ir.Program]:
+    """The traces of rows; with on_error="return" one that fails has stopped at its beginning.
+
+    Raises:
+        Exception: With on_error="raise", what the body raises by itself.
+    """
+    for row in rows:
+        failed = row.error
+        if row.arguments is not None:
+            try:
+                yield trace(**named(row.arguments))
+                continue
+            except Exception as error:
+                if on_error == "raise":
+                    raise
+                failed = error
+        at = (raised_at(failed) if failed is not None else None) or name
+        said = f"{type(failed).__name__}: {str(failed).splitlines()[0] if str(failed) else ''}"
+        yield ir.Program(name, (ir.Start(),), stopped=ir.Stop(at, f"it raises {said}"))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _sum(ranges: Iterable[Range]) -> Range:

@@ -12,11 +12,11 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeAlias, Typ
 
 from lmlang.errors import ProgramError, ProgramTypeError, with_context
 from lmlang.frontend import defaults, draws, ir, waiting
-from lmlang.frontend.arguments import Arguments, meant, named, of_a_run
+from lmlang.frontend.arguments import Arguments, meant, of_a_run
 from lmlang.frontend.batch_result import BatchResult
 from lmlang.frontend.batches import check_keywords, run_batch
 from lmlang.frontend.call import Call
-from lmlang.frontend.estimate import Estimate, estimate
+from lmlang.frontend.estimate import Estimate, estimate, traces_of
 from lmlang.frontend.finding import Finding
 from lmlang.frontend.options import RUN_KEYWORDS, RunOptions
 from lmlang.frontend.passes import prefix
@@ -314,18 +314,25 @@ class Function(Generic[P, R]):
         return check(lambda: self.trace(**known), body, receiver, options.gen)
 
     def estimate(
-        self, rows: Rows, *, num_threads: int | Literal["auto"] = "auto", **given: Any
+        self,
+        rows: Rows,
+        *,
+        num_threads: int | Literal["auto"] = "auto",
+        on_error: OnError = "raise",
+        **given: Any,
     ) -> Estimate:
         """What `run_batch` of these rows would cost; nothing is run on a model.
 
         Args:
             rows: As in `run_batch`, as are all others; the backend counts tokens.
             num_threads: Rows in flight.
+            on_error: "return": of a row whose arguments are wrong, or in which the body raises,
+                what stands before that counts.
             **given: Keywords of the runs.
         """
         options = RunOptions.of(self.options(**given)._options)
-        listed = list(rows_of(checked_rows(rows), self._arguments.bind, "raise", None))
-        traces = (self.trace(**named(row.arguments)) for row in listed if row.arguments is not None)
+        listed = list(rows_of(checked_rows(rows), self._arguments.bind, on_error, None))
+        traces = traces_of(self.__name__, listed, self.trace, on_error)
         backend, most = defaults.resolve(options.backend), options.max_program_tokens
         return estimate(traces, backend, options.gen, most, threads(num_threads, len(listed)))
 

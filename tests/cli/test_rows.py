@@ -206,6 +206,22 @@ def test_an_estimate_runs_nothing(lmlang, program, tmp_path):
     assert ran.code == 0
     assert ran.out.startswith("2 rows, 2 requests\n  prompt tokens     88\n")
     assert "generated tokens  2 to 12" in ran.out
+    rows.write_text("country,year\nPeru,1\nNowhere,1\nChad,x\n")
+    ran = lmlang("run", f"{program()}:capital", "--rows", rows, "--estimate")
+    assert ran.code == 3
+    assert ran.out.startswith("2 rows, 1 request\n  prompt tokens     at least 41\n")
+    assert "in 1 row: it raises ValueError: there is no such place" in ran.out
+    assert "row 3 (line 4): year='x' is no int" in ran.err
+
+
+def test_what_it_took_stands_beside_what_was_forecast(lmlang, program, tmp_path):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("country\nPeru\nChad\n")
+    ran = lmlang("run", f"{program()}:capital", "--rows", rows, "--usage")
+    assert ran.code == 0
+    (line,) = [line for line in ran.err.splitlines() if line.startswith("prompt_tokens")]
+    assert line.split() == ["prompt_tokens", "88", "88"]
+    assert lmlang("run", f"{program()}:capital", "--country", "a", "--usage").code == 1
 
 
 def test_a_journal_is_gone_on_from(lmlang, program, tmp_path):
