@@ -101,7 +101,10 @@ def breaking(runtimes, monkeypatch):
     assert app.broken
 
 
-UNLIKE = ("run_id", "model", "began", "seconds", "queued", "submitted", "first_token", "finished")
+UNLIKE = (
+    *("run_id", "model", "began", "seconds", "queued", "submitted", "first_token", "finished"),
+    "spelling",  # of which a server is not asked
+)
 """Parts of a run log that are the run's own."""
 
 

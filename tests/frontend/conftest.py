@@ -101,7 +101,10 @@ CUT_ANYWHERE = {
     "test_with_a_failure_at_any_call_async_programs_end",
 }
 """Tests whose runs end wherever they are, so that their logs differ from time to time."""
-ITS_OWN = {"run_id", "model", "began", "seconds", "queued", "submitted", "first_token", "finished"}
+ITS_OWN = {
+    *("run_id", "model", "began", "seconds", "queued", "submitted", "first_token", "finished"),
+    "spelling",  # of which a server is not asked
+}
 """Parts of a run log that are the run's own."""
 OUTCOMES = {"status", "usage", "samples", "choices", "text", "error"}
 """Parts that depend, where a body has failed, on how far its operations had come."""
