@@ -118,6 +118,7 @@ def test_killed_at_any_instant_and_resumed_it_is_the_uninterrupted_run(tmp_path,
         notes.write_text("")
     result = ends.pop()
     assert None in ends
+    assert {each.name for each in tmp_path.iterdir()} == {"run.sqlite", "notes"}
     assert json.dumps(result) == json.dumps(expected)
     # What a program has seen in one life is what it sees in all that follow, and runs in none.
     texts = {}
