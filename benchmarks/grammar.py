@@ -4,7 +4,8 @@
     first     masks along valid documents, with a grammar that no output has had before
     again     the same for a second output of the same grammar
     forced    tokens that the grammar leaves no choice about; each must be the document's own. More
-              lie in forced bytes, but what comes behind them might have made other tokens of these
+              lie in forced bytes; of these another document is looked for that begins with the same
+              tokens and has another one there, so that nobody could force them
 
 Every engine sees the same texts in turn in the same process, so the ratios depend little on the
 machine. Documents are those that all engines take, written compactly. No model runs.
@@ -19,6 +20,7 @@ import platform
 import random
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,6 +30,7 @@ from constraints import PATTERNS, Case, Writer, cases
 from engines import OURS, Engine, engines
 from tables import print_json, print_table
 
+from lmlang.grammar.automaton import State
 from lmlang.grammar.compiler import compile_spec
 from lmlang.grammar.grammar import Grammar
 from lmlang.grammar.spec import JsonSchema
@@ -35,6 +38,11 @@ from lmlang.grammar.vocabulary import Vocabulary
 from lmlang.runtime.models.fetch import find_embedded_model
 from lmlang.runtime.models.gguf_file import open_gguf
 from lmlang.runtime.tokenizer import Tokenizer
+
+MAX_OTHERS = 2_000
+"""Other documents that are tried for one token."""
+KNOWN_TOKENS = 24
+"""Of the tokens before it so many are looked at."""
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -165,6 +173,8 @@ def masks(found: Sequence[Engine], kept: Sequence[Case], vocabulary: Vocabulary)
 def forced(given: Sequence[Case], vocabulary: Vocabulary) -> dict[str, Any]:
     """How many tokens of all documents that we take are forced, and whether they are their own."""
     tokens = free = other = documents = inside = 0
+    shown: dict[Any, bool] = {}
+    open_ = Counter[bool]()
     for case in given:
         try:
             grammar = compile_spec(JsonSchema(case.schema, "compact"), vocabulary)
@@ -184,6 +194,12 @@ def forced(given: Sequence[Case], vocabulary: Vocabulary) -> dict[str, Any]:
                 if not run:
                     free += 1
                     run = [ids[at]]
+                    if matcher.forced_bytes().startswith(vocabulary.pieces[ids[at]]):
+                        key = (matcher.state, *ids[max(0, at - 8) : at + 1])
+                        if key not in shown:
+                            known = ids[max(0, at - KNOWN_TOKENS) : at]
+                            shown[key] = _otherwise(grammar, known, ids[at], matcher.state)
+                        open_[shown[key]] += 1
                 matcher.accept_tokens(ids[at : at + len(run)])
                 at += len(run)
             tokens += len(ids)
@@ -194,6 +210,8 @@ def forced(given: Sequence[Case], vocabulary: Vocabulary) -> dict[str, Any]:
         "passes": free,
         "forced": round(share, 4),
         "inside_forced_bytes": round(inside / tokens, 4) if tokens else 0.0,
+        "elsewise_in_another_document": open_[True],
+        "undecided": open_[False],
         "runs_unlike_the_document": other,
     }
 
@@ -208,6 +226,30 @@ def _inside(grammar: Grammar, ids: Sequence[int]) -> int:
         assert behind is not None, "the document was written by this automaton"
         state = behind
     return found
+
+
+def _otherwise(grammar: Grammar, before: Sequence[int], own: int, state: State) -> bool:
+    """Whether a document was found that goes on after the same tokens with other than ``own``."""
+    automaton, vocabulary = grammar.automaton, grammar.vocabulary
+    run = automaton.forced(state)
+    behind = automaton.run(state, run)
+    assert behind is not None, "forced bytes are possible"
+    begun = b"".join([vocabulary.pieces[index] for index in before])
+    level = [(run, behind)]
+    for _ in range(2):  # documents that part within so many bytes
+        level = [
+            (data + bytes([byte]), onward)
+            for data, here in level
+            for byte in automaton.following(here)
+            if (onward := automaton.push(here, byte)) is not None
+        ][:MAX_OTHERS]
+        for data, here in level:
+            ids = vocabulary.encode(
+                (begun + data + automaton.completion(here)).decode("utf-8", "replace")
+            )
+            if ids[: len(before)] == list(before) and ids[len(before)] != own:
+                return True
+    return False
 
 
 def table(title: str, measured: Mapping[str, Mapping[str, float]], unit: float = 1) -> None:
@@ -248,7 +290,9 @@ def told(
     print(
         f"\nforced: {by_force['forced']:.1%} of {by_force['tokens']:,} tokens of "
         f"{by_force['documents']} documents, so {by_force['passes']:,} passes; "
-        f"{by_force['inside_forced_bytes']:.1%} lie in forced bytes; "
+        f"{by_force['inside_forced_bytes']:.1%} lie in forced bytes, of which "
+        f"{by_force['elsewise_in_another_document']:,} more have another valid document with "
+        f"another token there, and of {by_force['undecided']:,} none was found; "
         f"{by_force['runs_unlike_the_document']} runs that are not the document's own"
     )
     facts = {"vocabulary": name, "size": vocabulary.size, "missing": missing}
