@@ -107,7 +107,7 @@ class Mending(Following):
         self.first_at, self.admitted_at = self._first.first_at, self._first.admitted_at
         return [
             *hidden_units(output.history),
-            *units_of(self._backend, self._first.events_from(0), output),
+            *units_of(self._backend, self._first.events_from(0), output, True),
         ]
 
     def _offer(self, units: list[Unit], output: Output) -> None:
@@ -191,7 +191,7 @@ class Mending(Following):
         self.tries += 1
 
         def written(output: Output) -> None:
-            fresh = units_of(self._backend, asked.events_from(0), output)
+            fresh = units_of(self._backend, asked.events_from(0), output, True)
             if part.rest:  # the token that ended the part, and was dropped, is in none of it
                 fresh = [unit for unit in fresh if unit.text]
             units = [*kept, *fresh, *part.rest]

@@ -48,16 +48,28 @@ class Unit:
     hidden: Tokens | None = None
 
 
-def units_of(backend: Backend, events: Iterable[Event], output: Output) -> list[Unit]:
+def units_of(
+    backend: Backend, events: Iterable[Event], output: Output, asking: bool = False
+) -> list[Unit]:
     """The pieces of an output; one piece where nothing tells its tokens apart.
 
     Args:
         backend: Whose tokens they are; it may know how each is spelled.
         events: What told of the output.
         output: It.
+        asking: Whether the backend may be asked what each token reads as, where it has to be: an
+            output that a journal has kept is told of by one event.
     """
-    cuts = _by_spelling(backend, output) if isinstance(backend, TokenAware) else None
-    cuts = cuts or _by_events(events, output) or [(output.text, len(output.ids))]
+    spoken = _spoken(output)
+    cuts = None
+    if isinstance(backend, TokenAware):
+        cuts = _by_spelling(backend, spoken, output)
+    cuts = cuts or _by_events(events, len(spoken), output)
+    if asking and (cuts is None or not all(map(_is_short, cuts, [("", 0), *cuts]))):
+        texts = [backend.decode([token]) for token in spoken]
+        read = [(text, number) for number, text in enumerate(texts, 1) if text]
+        cuts = _checked(read, output) or cuts
+    cuts = cuts or _checked([(output.text, len(spoken))], output) or []
     found, low = list[Unit](), 0
     for text, high in cuts:
         found.append(
@@ -76,8 +88,12 @@ def units_of(backend: Backend, events: Iterable[Event], output: Output) -> list[
 
 
 def are_told_apart(units: Iterable[Unit]) -> bool:
-    """Whether pieces are no longer than the tokens of one character."""
-    return all(len(unit.ids) <= MAX_BYTES for unit in units if unit.text)
+    """Whether pieces are single tokens, or those of one character."""
+    return all(_is_apart(unit.text, len(unit.ids)) for unit in units)
+
+
+def _is_apart(text: str, tokens: int) -> bool:
+    return not text or tokens <= 1 or (tokens <= MAX_BYTES and not text.isascii())
 
 
 MAX_BYTES = 4
@@ -86,11 +102,21 @@ _Cuts: TypeAlias = list[tuple[str, int]]
 """The text of each piece, and how many of the tokens have come by its end."""
 
 
-def _by_spelling(backend: TokenAware, output: Output) -> _Cuts | None:
+def _is_short(cut: tuple[str, int], before: tuple[str, int]) -> bool:
+    return _is_apart(cut[0], cut[1] - before[1])
+
+
+def _spoken(output: Output) -> tuple[int, ...]:
+    """The tokens of an output without those at its end that were dropped, whatever they spell."""
+    ids = tuple([i for s in output.history if isinstance(s, Tokens) and s.text for i in s.ids])
+    return ids if ids and output.ids[: len(ids)] == ids else output.ids
+
+
+def _by_spelling(backend: TokenAware, ids: Sequence[int], output: Output) -> _Cuts | None:
     """Pieces by what each token is spelled as; None where that is not the output."""
     found: _Cuts = []
     pending = b""
-    for number, token in enumerate(output.ids, 1):
+    for number, token in enumerate(ids, 1):
         pending += backend.token_bytes(token)
         try:
             text = pending.decode()
@@ -102,7 +128,7 @@ def _by_spelling(backend: TokenAware, output: Output) -> _Cuts | None:
     return _checked(found, output)
 
 
-def _by_events(events: Iterable[Event], output: Output) -> _Cuts | None:
+def _by_events(events: Iterable[Event], spoken: int, output: Output) -> _Cuts | None:
     """Pieces by the texts that tokens came with; None where these are not the output."""
     found: _Cuts = []
     end = 0
@@ -110,7 +136,7 @@ def _by_events(events: Iterable[Event], output: Output) -> _Cuts | None:
         if event.ids[: len(event.text)] == tuple(map(ord, event.text)):  # tokens are characters
             found += [(char, end + at) for at, char in enumerate(event.text, 1)]
         elif event.text:
-            found.append((event.text, end + len(event.ids)))
+            found.append((event.text, min(end + len(event.ids), spoken)))
         end += len(event.ids)
     return _checked(found, output)
 

@@ -16,7 +16,7 @@ from lmlang.protocol import EndTurn, Prompt, Text, Turn
 from lmlang.server.app import make_app
 from lmlang.testing import RandomBackend, ScriptedBackend
 from tests.backends.served import served
-from tests.tiny import tiny_model
+from tests.tiny import tiny_model, write_tiny_gguf
 
 
 class Job(pydantic.BaseModel):
@@ -294,6 +294,25 @@ def test_a_runtime_keeps_the_prefix_in_its_cache_here_and_served():
             assert fresh < len(runtime.encode(PROMPT)) + len("/* was refused: not this one */") + 40
             told.append((text, state.usage(), state.token_ids()))
     assert told[0] == told[1]
+
+
+def test_a_journal_has_what_was_written_anew(tmp_path):
+    model = tmp_path / "tiny.gguf"
+    write_tiny_gguf(model)
+    with (
+        lm.Runtime(str(model), kv_tokens=2_000) as runtime,
+        served(make_app(runtime)) as url,
+        lm.connect(url) as remote,
+    ):
+        for number, backend in enumerate((runtime, remote)):
+            told = []
+            for _ in range(2):
+                SEEN.clear()
+                journal = tmp_path / f"{number}.sqlite"
+                (state,) = done = twice.run_batch([()], backend=backend, journal=journal, seed=3)
+                told.append((state.text_of("x"), state.meta("x").tokens))
+            assert done.usage.reused_generations == 3  # the thought, the value, the part anew
+            assert told[0] == told[1]
 
 
 def test_a_backend_of_random_answers_mends_too():

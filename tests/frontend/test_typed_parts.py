@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypedDict
 
 import pydantic
@@ -102,6 +102,14 @@ def test_pieces_are_tokens_by_their_events_and_one_where_these_do_not_say():
     (unit,) = units_of(ScriptedBackend(), whole, made)
     assert (unit.text, unit.ids) == ('{"é"', made.ids)
     assert not are_told_apart([unit])
+
+    class Spelling(ScriptedBackend):
+        def decode(self, ids):
+            return "".join({5: '{"', 6: "", 7: "é", 8: '"', 9: "dropped"}[i] for i in ids)
+
+    kept = replace(made, history=(Tokens((5, 6, 7, 8), '{"é"'),))
+    assert units_of(Spelling(), whole, kept, asking=True) == units
+    assert [unit.ids for unit in units_of(Spelling(), whole, kept)] == [(5, 6, 7, 8), (9,)]
     for wrong in ([], events[:2], [*events, Event(5, (1,), "?", (-1.0,))]):
         assert len(units_of(ScriptedBackend(), wrong, made)) == 1
 
