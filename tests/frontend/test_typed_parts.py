@@ -103,15 +103,23 @@ def test_pieces_are_tokens_by_their_events_and_one_where_these_do_not_say():
     assert (unit.text, unit.ids) == ('{"é"', made.ids)
     assert not are_told_apart([unit])
 
-    class Spelling(ScriptedBackend):
-        def decode(self, ids):
-            return "".join({5: '{"', 6: "", 7: "é", 8: '"', 9: "dropped"}[i] for i in ids)
-
-    kept = replace(made, history=(Tokens((5, 6, 7, 8), '{"é"'),))
-    assert units_of(Spelling(), whole, kept, asking=True) == units
-    assert [unit.ids for unit in units_of(Spelling(), whole, kept)] == [(5, 6, 7, 8), (9,)]
     for wrong in ([], events[:2], [*events, Event(5, (1,), "?", (-1.0,))]):
         assert len(units_of(ScriptedBackend(), wrong, made)) == 1
+
+
+def test_an_output_that_one_event_told_of_is_asked_for_token_by_token():
+    class Spelling(ScriptedBackend):
+        def decode(self, ids):
+            return "".join([{5: '{"', 6: "ab", 7: '"', 9: " dropped"}[token] for token in ids])
+
+    made = replace(output('{"ab"', (5, 6, 7, 9)), history=(Tokens((5, 6, 7), '{"ab"'),))
+    whole = [Event(0, made.ids, made.text, (-1.0,) * 4)]
+    assert [(unit.text, unit.ids) for unit in units_of(Spelling(), whole, made, asking=True)] == [
+        ('{"', (5,)), ("ab", (6,)), ('"', (7,)), ("", (9,)),
+    ]  # fmt: skip
+    units = units_of(Spelling(), whole, made)
+    assert [unit.ids for unit in units] == [(5, 6, 7), (9,)]
+    assert not are_told_apart(units)
 
 
 # ------------------------------------------------------------------------------- confidence
