@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -23,6 +24,8 @@ from lmlang.protocol import (
     TopProbs,
     Usage,
 )
+
+_FRACTION = re.compile(r"-?\d+\.\d{4,}(?:e-?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,7 @@ class Meta:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         told = {f.name: getattr(self, f.name) for f in fields(self) if f.repr}
         told = {name: value for name, value in told.items() if value not in (None, (), {})}
-        shown = [
-            (name, markup.line(markup.middle(repr(value), 600))) for name, value in told.items()
-        ]
+        shown = [(name, markup.line(markup.middle(_brief(x), 600))) for name, x in told.items()]
         return {"text/plain": repr(self), "text/html": str(markup.facts("metadata", shown))}
 
     @property
@@ -139,6 +140,11 @@ class Meta:
     ) -> dict[str, tuple[Alternative, ...]]:
         """As `ProgramState.alternatives`, with what tells how tokens read."""
         return alternatives(self.constraint, self.text, self.places, decode)
+
+
+def _brief(value: object) -> str:
+    """A value as it is written, its fractions in four digits."""
+    return _FRACTION.sub(lambda found: f"{float(found[0]):.4g}", repr(value))
 
 
 def of_output(
