@@ -15,6 +15,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from typing_extensions import NotRequired, ReadOnly, Required, is_typeddict
 
+from lmlang.grammar.spec import is_spec
+
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _MANY = (
     list, set, frozenset, collections.abc.Sequence, collections.abc.MutableSequence,
@@ -85,7 +87,10 @@ def read_part(tp: Any, source: str) -> Any:
     Raises:
         Unread: It is none of its type.
     """
-    adapter = _adapter(tp)
+    try:
+        adapter = _adapter(tp)
+    except TypeError:  # metadata that cannot be hashed
+        adapter = _adapter.__wrapped__(tp)
     if adapter is None:
         return json.loads(source)
     try:
@@ -96,7 +101,7 @@ def read_part(tp: Any, source: str) -> Any:
 
 @lru_cache(maxsize=512)
 def _adapter(tp: Any) -> TypeAdapter[Any] | None:
-    if tp is Any or tp is None:
+    if tp is Any or tp is None or isinstance(tp, Mapping) or is_spec(tp):
         return None
     inner = typing.get_args(tp)[0] if typing.get_origin(tp) in (NotRequired, Required) else tp
     try:

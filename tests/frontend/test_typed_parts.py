@@ -7,7 +7,7 @@ import datetime as dt
 import json
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypedDict
+from typing import Annotated, Literal, NamedTuple, TypedDict
 
 import pydantic
 import pytest
@@ -271,6 +271,24 @@ def test_the_types_of_parts():
     assert part_of(tuple[int, str], 1) is str
     assert part_of(tuple[int, ...], 5) is int
     assert part_of(int, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("tp", "text", "value"),
+    [
+        ({"type": "object", "properties": {"a": {}}}, '{"a": [1, "b"]}', {"a": [1, "b"]}),
+        (lm.grammar.JsonSchema.of({"type": "array"}), "[[1], 2]", [[1], 2]),
+        (dict[str, Annotated[list[int], pydantic.Field(examples=[[1]])]], '{"k": [1]}', {"k": [1]}),
+        (lm.Quote("a b"), '"a b"', "a b"),
+        (list[Bill] | None, "null", None),
+    ],
+)
+def test_types_of_every_kind_grow(tp, text, value):
+    growing = Growing(tp)
+    found = [growing.push(char) for char in text]
+    assert found[-1].value == value
+    assert "" in found[-1].complete
+    assert all("" not in each.complete for each in found[:-1])
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
