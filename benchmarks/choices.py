@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from peers import Peer, common_tokens
+from by_hand import Peer, common_tokens
 from reviews import Question, examples, questions
 
 import lmlang as lm
@@ -18,6 +18,8 @@ import lmlang as lm
 Ids = list[list[int]]
 CLOSE = 1e-3
 """Joint log-probabilities (nats) this close decide nothing: float additions in another order."""
+MARGIN = 0.05
+"""Of joint log-probabilities (nats): fewer bits must not turn what float32 decides by more."""
 
 
 @lm.function
@@ -121,14 +123,20 @@ class Choices:
         return sum(a == b for a, b in zip(ours.chosen, theirs.chosen, strict=True))
 
     def told(self, ours: Answers, theirs: Answers) -> dict[str, Any]:
-        """How many answers are right, and how far the float32 log-probabilities are apart."""
+        """Right answers, distance of log-probabilities, labels that differ beyond `MARGIN`."""
         pairs = zip(ours.logprobs, theirs.logprobs, strict=True)
         apart = max(abs(a - b) for mine, other in pairs for a, b in zip(mine, other, strict=True))
         right = sum(
             question.choices[chosen] == question.answer
             for question, chosen in zip(self.questions, ours.chosen, strict=True)
         )
-        return {"prompt_tokens": ours.prompt_tokens, "right": right, "apart": apart}
+        turned = sum(
+            max(other) - other[chosen] > MARGIN
+            for chosen, other in zip(ours.chosen, theirs.logprobs, strict=True)
+        )
+        return {
+            "prompt_tokens": ours.prompt_tokens, "right": right, "apart": apart, "turned": turned,
+        }  # fmt: skip
 
     def _prompt_tokens(self) -> int:
         """Tokens before the first one that tells choices apart, of all questions."""

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from peers import Peer
+from by_hand import Peer
 from reviews import reviews
 from rows import (
     Ids,

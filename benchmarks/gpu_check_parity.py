@@ -167,7 +167,7 @@ def random_one(setting: Setting) -> Rows:
 
 def beside_transformers(setting: Setting) -> Rows:
     """Logits of a random Llama beside transformers' on the same weights, in float32."""
-    from peers import llama_of
+    from by_hand import llama_of
 
     shape = TINY if setting.dry else ONE_BILLION
     weights = random_weights(shape, torch.float32, setting.device)

@@ -15,9 +15,9 @@ from typing import Any
 import programs
 import torch
 import transformers
+from by_hand import Generated, Peer
 from gpu_check_rows import Row, Rows, failed
 from gpu_check_setting import Setting
-from peers import Generated, Peer
 from transformers import GenerationConfig
 
 from lmlang.runtime.local import Runtime

@@ -16,7 +16,7 @@ import time
 from functools import partial
 
 import torch
-from peers import Peer
+from by_hand import Peer
 from rows import Ids, Subject, compare, our_prefill, prompts_of, their_prefill
 from torch import Tensor
 

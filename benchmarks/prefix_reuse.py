@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from by_hand import common_tokens
 from loads import Trie
-from peers import common_tokens
 from reviews import examples, questions, reviews
 
 import lmlang as lm

@@ -26,8 +26,8 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
+from by_hand import Peer
 from choices import Choices
-from peers import Peer
 from writings import Chats, Extractions, Forks, Tree
 
 import lmlang as lm

