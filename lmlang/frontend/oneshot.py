@@ -84,7 +84,7 @@ def extract(
 
         @lm.function
         def extract(s, text):
-            s += lm.system("Extract … Answer in this form: {"vendor": text, "total": number}")
+            s += lm.system('Extract … Answer in this form: {"vendor": text, "total": number}')
             for example, value in examples:
                 s += lm.user(example) + lm.assistant(value_as_json)
             s += lm.user(text) + lm.assistant(lm.gen("value", type=T, temperature=0.0))
