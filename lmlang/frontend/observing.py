@@ -6,15 +6,17 @@ An observer is called on the thread of the run's body, around it; what it raises
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from lmlang.frontend.run import Run
 
 _log = logging.getLogger("lmlang")
+_FAILED = "an observer of runs has failed"
 
 
 class Observer(Protocol):
-    """Is told of runs."""
+    """Is told of runs, and of calls of tools."""
 
     def began(self, run: Run) -> Any:
         """A run begins; what this returns is given back at its end."""
@@ -22,6 +24,14 @@ class Observer(Protocol):
 
     def ended(self, run: Run, begun: Any) -> None:
         """The run has ended; its log is complete, but for what is cancelled just now."""
+        ...
+
+    def called(self, tool: str) -> Any:
+        """A tool is called; what this returns is given back at its end."""
+        ...
+
+    def returned(self, begun: Any, error: BaseException | None) -> None:
+        """It has returned, or raised this."""
         ...
 
 
@@ -47,17 +57,42 @@ class Observed:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._begun: list[tuple[Observer, Any]] = []
-        for observer in _observers:
-            try:
-                self._begun.append((observer, observer.began(run)))
-            except Exception:
-                _log.warning("an observer of runs has failed", exc_info=True)
+        self._begun = _begun(lambda observer: observer.began(run))
 
     def end(self) -> None:
         """It has ended."""
-        for observer, begun in reversed(self._begun):
-            try:
-                observer.ended(self._run, begun)
-            except Exception:
-                _log.warning("an observer of runs has failed", exc_info=True)
+        _end(self._begun, lambda observer, begun: observer.ended(self._run, begun))
+
+
+class ObservedCall:
+    """A ``with`` block around the call of a tool, as observers see it."""
+
+    __slots__ = ("_begun", "_tool")
+
+    def __init__(self, tool: str) -> None:
+        self._tool = tool
+        self._begun: list[tuple[Observer, Any]] = []
+
+    def __enter__(self) -> None:
+        self._begun = _begun(lambda observer: observer.called(self._tool))
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        _end(self._begun, lambda observer, begun: observer.returned(begun, error))
+
+
+def _begun(begin: Callable[[Observer], Any]) -> list[tuple[Observer, Any]]:
+    found = []
+    for observer in _observers:
+        try:
+            found.append((observer, begin(observer)))
+        except Exception:
+            _log.warning(_FAILED, exc_info=True)
+    return found
+
+
+def _end(begun: list[tuple[Observer, Any]], end: Callable[[Observer, Any], None]) -> None:
+    for observer, held in reversed(begun):
+        try:
+            end(observer, held)
+        except Exception:
+            _log.warning(_FAILED, exc_info=True)

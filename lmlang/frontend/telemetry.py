@@ -3,6 +3,7 @@
     invoke_agent capital              a run, current while its body runs
     ├── chat SmolLM2                  a generation in a chat turn, else text_completion
     ├── select SmolLM2
+    ├── execute_tool add              the call of a tool, current while it runs
     └── fork 2 / branch 0             a child of a fork, with its own operations below it
 
 Names and attributes are those of OpenTelemetry's conventions for generative AI where they have
@@ -97,6 +98,29 @@ class instrument:  # noqa: N801 - a word of the language
         _Telling(self._tracer, log, self._content).tell(span)
         span.end()
 
+    def called(self, tool: str) -> tuple[Span, Any]:
+        """Begin the span of a tool's call, which is current until it returns."""
+        from opentelemetry import context, trace
+
+        attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.provider.name": PROVIDER,
+            "gen_ai.tool.name": tool,
+            "gen_ai.tool.type": "function",
+        }
+        span = self._tracer.start_span(f"execute_tool {tool}", attributes=attributes)
+        return span, context.attach(trace.set_span_in_context(span))
+
+    def returned(self, begun: tuple[Span, Any], error: BaseException | None) -> None:
+        """End it."""
+        from opentelemetry import context
+
+        span, token = begun
+        context.detach(token)
+        if error is not None:
+            _failed(span, type(error).__name__)
+        span.end()
+
 
 class _Telling:
     """One run log on its way to spans."""
@@ -127,7 +151,7 @@ class _Telling:
             }
         )
         if log.error is not None:
-            self._failed(root, log.error.type)
+            _failed(root, log.error.type)
         states: dict[str, Span] = {"": root}
         ends: dict[str, float] = {}
         for operation in log.operations:
@@ -195,7 +219,7 @@ class _Telling:
         if operation.first_token is not None:
             span.add_event("lmlang.first_token", timestamp=self._at(operation.first_token))
         if operation.status != "done":
-            self._failed(span, operation.status if not operation.error else operation.error.type)
+            _failed(span, operation.status if not operation.error else operation.error.type)
         span.end(self._at(self._end if operation.finished is None else operation.finished))
 
     def _asked(self, node: ir.Gen, operation: LoggedOperation) -> dict[str, Any]:
@@ -228,15 +252,16 @@ class _Telling:
             start_time=self._at(begin),
         )
 
-    def _failed(self, span: Span, kind: str) -> None:
-        from opentelemetry.trace import Status, StatusCode
-
-        span.set_attribute("error.type", kind)
-        span.set_status(Status(StatusCode.ERROR))
-
     def _at(self, seconds: float) -> int:
         """Seconds since the run began as nanoseconds since 1970."""
         return int((self._log.began + seconds) * 1e9)
+
+
+def _failed(span: Span, kind: str) -> None:
+    from opentelemetry.trace import Status, StatusCode
+
+    span.set_attribute("error.type", kind)
+    span.set_status(Status(StatusCode.ERROR))
 
 
 def _parent(state: str) -> str:

@@ -27,6 +27,7 @@ from lmlang.errors import (
 )
 from lmlang.frontend.dsl import gen
 from lmlang.frontend.expression import Expression, as_expression, turn
+from lmlang.frontend.observing import ObservedCall
 from lmlang.protocol import ToolForm
 from lmlang.protocol.tools import FORMS, RESULT, TOOLS
 
@@ -67,7 +68,8 @@ class ToolCall(metaclass=_Of):
             ProgramTypeError: It is an ``async def`` one.
             Exception: What the function raises.
         """
-        value = self._called()
+        with ObservedCall(self.name):
+            value = self._called()
         if inspect.iscoroutine(value):
             value.close()
             raise ProgramTypeError(
@@ -78,8 +80,9 @@ class ToolCall(metaclass=_Of):
 
     async def arun(self) -> Any:
         """As `run`, also of an ``async def`` function."""
-        value = self._called()
-        return await value if isinstance(value, Awaitable) else value
+        with ObservedCall(self.name):
+            value = self._called()
+            return await value if isinstance(value, Awaitable) else value
 
     def observe(self) -> Observation:
         """What comes of the call, an exception included."""

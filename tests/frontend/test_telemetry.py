@@ -120,6 +120,39 @@ def test_what_a_body_does_itself_is_below_its_run_and_runs_below_what_is_around(
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
+def test_calls_of_tools_are_spans_that_what_they_do_is_below(spans):
+    tracer = spans.provider.get_tracer("test")
+
+    def divide(a: int) -> float:
+        with tracer.start_as_current_span("inside"):
+            return 1 / a
+
+    async def later(a: int) -> int:
+        return a
+
+    answers = ['{"name": "divide", "arguments": {"a": 0}}', '{"name": "later", "arguments": {}}']
+    answers[1] = answers[1].replace("{}", '{"a": 1}')
+
+    @lm.function
+    async def agent(s):
+        s += lm.gen("one", type=lm.ToolCall[divide, later])
+        s += lm.gen("two", type=lm.ToolCall[divide, later])
+        return (await s.aget("one")).observe().text, await (await s.aget("two")).arun()
+
+    with lm.instrument(spans.provider):
+        told = asyncio.run(agent.arun(backend=ScriptedBackend(answers))).ret_value
+    assert told == ("ZeroDivisionError: division by zero", 1)
+    (root,) = spans.named("invoke_agent agent")
+    (failed,), (well,) = spans.named("execute_tool divide"), spans.named("execute_tool later")
+    assert {failed, well} <= set(spans.below(root))
+    assert failed.attributes["error.type"] == "ZeroDivisionError"
+    assert (failed.attributes["gen_ai.tool.name"], well.status.status_code) == (
+        "divide",
+        StatusCode.UNSET,
+    )
+    assert [span.name for span in spans.below(failed)] == ["inside"]
+
+
 def test_batches_errors_and_texts_where_they_are_asked_for(spans):
     @lm.function
     def row(s, number):
@@ -158,6 +191,8 @@ def test_no_run_is_told_of_behind_the_block_and_observers_cannot_harm(spans, cap
 
         def ended(self, run, begun):
             raise ValueError("broken")
+
+        called = returned = ended
 
     broken = Broken()
     observe(broken)
