@@ -22,12 +22,15 @@ INLINE vu N(mix)(vu x) {
     return x ^ (x >> 16);
 }
 
-/* Standard Gumbel noise of ids, as lmlang/noise.py defines it. */
-INLINE vf N(noise)(vu ids, uint32_t a, uint32_t b) {
+/* Uniform numbers of ids, between 0 and 1, as lmlang/noise.py defines them. */
+INLINE vf N(uniform)(vu ids, uint32_t a, uint32_t b) {
     vu w = N(mix)(N(mix)(ids ^ a) + b);
-    vf most = N(all)(0.9999999403953552f);
     vf u = (__builtin_convertvector(w, vf) + 0.5f) * 2.3283064365386963e-10f;
-    u = -N(larger)(-u, -most);
+    return -N(larger)(-u, -N(all)(0.9999999403953552f));
+}
+
+/* Standard Gumbel noise of them. */
+INLINE vf N(noise)(vf u) {
     vf left = 1.0f - u;
     return -N(log)(-(N(log)(left) + ((1.0f - left) - u))); /* what 1 - u rounded off comes back */
 }
@@ -70,36 +73,84 @@ TARGET static void N(normaliser)(const void *job, int first, int last) {
     }
 }
 
+INLINE int N(any)(vi x) {
+    int64_t parts[LANES / 2], found = 0;
+    __builtin_memcpy(parts, &x, sizeof parts);
+    for (int i = 0; i < LANES / 2; i++) found |= parts[i];
+    return found != 0;
+}
+
+/* The best scores of each lane and where they were, and the second best. */
+typedef struct {
+    vf best, second;
+    vi at;
+} N(race);
+
+INLINE void N(enter)(N(race) *r, vf score, vi at) {
+    vi better = score > r->best;
+    r->second = N(larger)(r->second, (vf)(((vi)r->best & better) | ((vi)score & ~better)));
+    r->best = (vf)(((vi)score & better) | ((vi)r->best & ~better));
+    r->at = (at & better) | (r->at & ~better);
+}
+
+/* The lane with the best score, of equal ones that of the lowest id; and the second best score. */
+INLINE int N(winner)(const N(race) *r, float *second) {
+    int lane = 0;
+    for (int i = 1; i < LANES; i++)
+        if (r->best[i] > r->best[lane] || (r->best[i] == r->best[lane] && r->at[i] < r->at[lane]))
+            lane = i;
+    *second = N(largest)(r->second);
+    for (int i = 0; i < LANES; i++)
+        if (i != lane && r->best[i] > *second) *second = r->best[i];
+    return lane;
+}
+
+#define TOGETHER 4 /* vectors that are looked at before any has its noise computed */
+
+/* Scores scaled + noise need two logarithms each, and all but some dozens of a row cannot reach the
+   second best so far: noise of n needs u <= 1 - exp(-exp(-n)) <= exp(-n), and so a score s that it
+   lifts to f needs u <= exp(s) exp(-f). exp(s) is summed up in any case. */
+INLINE float N(run_race)(int hot, const float *x, int size, float largest, float factor, uint32_t a,
+                         uint32_t b, N(race) *r) {
+    vf weight = {0};
+    vi ids;
+    float floor = -INFINITY;
+    for (int i = 0; i < LANES; i++) ids[i] = i;
+    for (int i = 0; i < size; i += TOGETHER * LANES) {
+        vf scaled[TOGETHER], u[TOGETHER], reach = N(all)(hot ? expf(-floor) * 1.001f : floor);
+        vi hit = {0};
+        for (int t = 0; t < TOGETHER; t++) {
+            scaled[t] = (N(logits)(x, i + t * LANES, size) - largest) * factor;
+            vf part = N(exp2)(scaled[t] * LOG2E);
+            weight += part;
+            if (hot) u[t] = N(uniform)((vu)(ids + (i + t * LANES)), a, b);
+            hit |= hot ? u[t] <= part * reach : scaled[t] >= reach;
+        }
+        if (!N(any)(hit)) continue;
+        for (int t = 0; t < TOGETHER; t++) {
+            if (hot) scaled[t] += N(noise)(u[t]);
+            N(enter)(r, scaled[t], ids + (i + t * LANES));
+        }
+        N(winner)(r, &floor);
+    }
+    return N(sum)(weight);
+}
+
 TARGET static void N(pick)(const void *job, int first, int last) {
     const draw_job *j = job;
     for (int row = first; row < last; row++) {
         const float *x = j->scores + row * j->stride;
-        float temperature = j->temperatures[row], largest = N(top)(x, j->size);
+        float temperature = j->temperatures[row], largest = N(top)(x, j->size), weight = 1, next;
         int hot = temperature > 0, plain = largest > -INFINITY && largest < INFINITY;
-        float divisor = hot ? temperature : 1.0f;
+        float factor = !hot ? 1.0f : temperature > 1e-38f ? 1.0f / temperature : 1e38f;
         uint32_t a = j->words[row * j->word_row], b = j->words[row * j->word_row + j->word];
-        vf best = N(all)(-INFINITY), second = best, weight = {0};
-        vi best_at = {0}, at;
-        for (int i = 0; i < LANES; i++) at[i] = i;
-        for (int i = 0; plain && i < j->size; i += LANES, at += LANES) {
-            vf scaled = (N(logits)(x, i, j->size) - largest) / divisor;
-            weight += N(exp2)(scaled * LOG2E);
-            vf noisy = hot ? scaled + N(noise)((vu)at, a, b) : scaled;
-            vi better = noisy > best;
-            second = N(larger)(second, (vf)(((vi)best & better) | ((vi)noisy & ~better)));
-            best = (vf)(((vi)noisy & better) | ((vi)best & ~better));
-            best_at = (at & better) | (best_at & ~better);
-        }
-        int lane = 0;
-        for (int i = 1; i < LANES; i++)
-            if (best[i] > best[lane] || (best[i] == best[lane] && best_at[i] < best_at[lane])) lane = i;
-        float next = N(largest)(second);
-        for (int i = 0; i < LANES; i++)
-            if (i != lane && best[i] > next) next = best[i];
-        int token = best_at[lane];
-        float prob = plain ? expf((x[token] - largest) / divisor) / N(sum)(weight) : 0;
+        N(race) race = {N(all)(-INFINITY), N(all)(-INFINITY), {0}};
+        if (plain && hot) weight = N(run_race)(1, x, j->size, largest, factor, a, b, &race);
+        else if (plain) weight = N(run_race)(0, x, j->size, largest, factor, a, b, &race);
+        int lane = N(winner)(&race, &next), token = race.at[lane];
+        float prob = plain ? expf((x[token] - largest) * factor) / weight : 0;
         j->out[row] = token;
         memcpy(j->out + j->rows + row, &prob, sizeof prob);
-        j->out[2 * j->rows + row] = plain && (!hot || best[lane] - next > NEAR);
+        j->out[2 * j->rows + row] = plain && (!hot || race.best[lane] - next > NEAR);
     }
 }
