@@ -17,13 +17,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from lmlang.errors import LMLangError
 from lmlang.frontend import ir
 from lmlang.frontend.logged import LoggedOperation, Sample
 from lmlang.grammar import literals
 from lmlang.grammar.spec import Choice, Ebnf, Either, JsonSchema, Regex, Spec
+
+if TYPE_CHECKING:
+    from lmlang.grammar.automaton import Automaton
 
 What = Literal[
     "open", "close", "turn", "end_turn", "text", "hole", "gen", "select", "image", "set",
@@ -281,13 +284,20 @@ def _runs(parts: list[tuple[str, bool]], text: str) -> list[tuple[str, bool]]:
 
 
 @lru_cache(maxsize=32)
-def _walked(spec: Spec, text: str) -> list[tuple[str, bool]]:
+def _automaton(spec: Spec) -> Automaton | None:
     from lmlang.grammar.automaton import Automaton
     from lmlang.grammar.compiler import rules_of
 
     try:
-        automaton = Automaton(rules_of(spec)[0])
-    except LMLangError:
+        return Automaton(rules_of(spec)[0])
+    except LMLangError:  # of a log from elsewhere: this constraint cannot be used
+        return None
+
+
+@lru_cache(maxsize=32)
+def _walked(spec: Spec, text: str) -> list[tuple[str, bool]]:
+    automaton = _automaton(spec)
+    if automaton is None:
         return [(text, False)]
     state, parts = automaton.start, []
     for char in text:
