@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import lmlang as lm
-from lmlang.cli import COMMANDS, chat, completion, doctor, models, parser_of, terminal
+from lmlang.cli import COMMANDS, bench, chat, completion, doctor, models, parser_of, terminal
 from lmlang.cli.command import EXIT_CODES
 from lmlang.testing import ScriptedBackend
-from tests.tiny import tiny_model
+from tests.tiny import tiny_model, tiny_shape, write_tiny_gguf
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -275,3 +275,20 @@ def test_a_terminal_of_any_kind_is_fine(monkeypatch):
     monkeypatch.setenv("COLUMNS", "3")
     assert terminal.width() == 40
     assert terminal.shown("a\tb\nc\x00\x1b]0;x\x07\ud800") == "a\tb\nc]0;x"
+
+
+def test_bench_prints_ratios_of_runs_by_turns(lmlang, monkeypatch, tmp_path):
+    path = tmp_path / "tiny.gguf"
+    write_tiny_gguf(path, tiny_shape(max_positions=2_048))
+    monkeypatch.setattr(bench, "REPEATS", 1)
+    monkeypatch.setattr(bench, "COUNTRIES", bench.COUNTRIES[:2])
+    ran = lmlang("bench", "--model", path, "--json")
+    assert (ran.code, ran.err) == (0, "")
+    ratios = json.loads(ran.out)["ratios"]
+    assert len(ratios) == 3
+    for found in ratios.values():
+        assert len(found["slower"]) == len(found["faster"]) == 1
+        assert found["ratio"] == found["slower"][0] / found["faster"][0] > 0
+    head, *lines = lmlang("bench", "--model", path).out.splitlines()
+    assert head.startswith("tiny.gguf; ")
+    assert [line.split()[0][-1] for line in lines] == ["x"] * 3
