@@ -60,7 +60,7 @@ def test_every_error_has_a_status() -> None:
         "SchemaUnsupported": 400, "Unsatisfiable": 400, "GrammarDeadEnd": 400,
         "LimitExceeded": 400, "ContextOverflow": 400, "BudgetExceeded": 400, "QueueFull": 503,
         "DeadlineExceeded": 504, "Cancelled": 499, "ModelError": 500, "BackendError": 500,
-        "JournalError": 500,
+        "JournalError": 500, "ReplayError": 500,
         "WireError": 400,
     }  # fmt: skip
     assert status_of(BackendError("x", retryable=True)) == 503
