@@ -17,29 +17,14 @@ typedef lm_draw_rows draw_job;
 #define KERNELS "draws.h"
 #include "each_isa.h"
 
-typedef struct {
-    void (*fn)(const void *, int, int);
-    const void *job;
-    int rows, shares;
-} work;
-
-static void do_share(void *argument, int share) {
-    const work *w = argument;
-    int64_t rows = w->rows;
-    w->fn(w->job, (int)(rows * share / w->shares), (int)(rows * (share + 1) / w->shares));
-}
-
-static void do_rows(void (*fn)(const void *, int, int), const void *job, int rows, int threads) {
-    work w = {fn, job, rows, rows < 1 ? 1 : rows < threads ? rows : threads};
-    lm_parallel(do_share, &w, w.shares);
-}
+static int shares(int rows, int threads) { return rows < 1 ? 1 : rows < threads ? rows : threads; }
 
 int lm_normalise(const lm_normaliser_rows *j) {
-    do_rows(BEST(normaliser), j, j->rows, j->threads);
+    lm_share_rows(BEST(normaliser), j, j->rows, shares(j->rows, j->threads));
     return LM_OK;
 }
 
 int lm_draw(const lm_draw_rows *j) {
-    do_rows(BEST(pick), j, j->rows, j->threads);
+    lm_share_rows(BEST(pick), j, j->rows, shares(j->rows, j->threads));
     return LM_OK;
 }

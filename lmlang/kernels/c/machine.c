@@ -63,6 +63,23 @@ static void do_shares(void *argument) {
         j->fn(j->argument, share);
 }
 
+typedef struct {
+    void (*fn)(const void *, int, int);
+    const void *job;
+    int rows, shares;
+} rows_job;
+
+static void do_share(void *argument, int share) {
+    const rows_job *j = argument;
+    int64_t rows = j->rows;
+    j->fn(j->job, (int)(rows * share / j->shares), (int)(rows * (share + 1) / j->shares));
+}
+
+void lm_share_rows(void (*fn)(const void *, int, int), const void *job, int rows, int shares) {
+    rows_job j = {fn, job, rows, shares};
+    lm_parallel(do_share, &j, shares);
+}
+
 void lm_own_threads(int on) { own_threads = on; }
 
 void lm_parallel(void (*fn)(void *, int), void *argument, int shares) {

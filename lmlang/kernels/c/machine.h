@@ -23,6 +23,12 @@ int lm_level(void);
 /* Calls fn(argument, share) for every share of 0 .. shares-1, on as many threads where there are. */
 void lm_parallel(void (*fn)(void *, int), void *argument, int shares);
 
+/* Calls fn(job, first, last) for all rows first .. last-1 of 0 .. rows-1, in so many shares. */
+void lm_share_rows(void (*fn)(const void *, int, int), const void *job, int rows, int shares);
+
+/* Caps numbers of dense rows in place: x = cap * tanh(x / cap). */
+void lm_cap(float *x, int rows, int size, float cap, int threads);
+
 /* As lm_parallel, by the threads of pool.c; returns 0, and does nothing, where there are none or
    another caller has them. */
 int lm_pool_run(void (*fn)(void *, int), void *argument, int shares);

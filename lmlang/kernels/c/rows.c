@@ -14,6 +14,12 @@ typedef lm_rope_rows rope_job;
 typedef lm_store_rows store_job;
 typedef lm_merge_rows merge_job;
 
+typedef struct {
+    float *x; /* [rows, size] */
+    int size;
+    float cap;
+} cap_job;
+
 static inline int64_t lm_slot(const store_job *j, int64_t token) {
     return j->wide_slots ? ((const int64_t *)j->at)[token] : ((const int32_t *)j->at)[token];
 }
@@ -21,23 +27,10 @@ static inline int64_t lm_slot(const store_job *j, int64_t token) {
 #define KERNELS "rows.h"
 #include "each_isa.h"
 
-typedef struct {
-    void (*fn)(const void *, int, int);
-    const void *job;
-    int rows, shares;
-} work;
-
-static void do_share(void *argument, int share) {
-    const work *w = argument;
-    int64_t rows = w->rows;
-    w->fn(w->job, (int)(rows * share / w->shares), (int)(rows * (share + 1) / w->shares));
-}
-
 static void do_rows(void (*fn)(const void *, int, int), const void *job, int rows, int64_t size,
                     int threads) {
     int64_t most = rows * size / LEAST_SHARE;
-    work w = {fn, job, rows, (int)(most < 1 ? 1 : most < threads ? most : threads)};
-    lm_parallel(do_share, &w, w.shares);
+    lm_share_rows(fn, job, rows, (int)(most < 1 ? 1 : most < threads ? most : threads));
 }
 
 int lm_norm(const lm_norm_rows *j) {
@@ -70,4 +63,9 @@ int lm_merge(const lm_merge_rows *j) {
             if ((uint32_t)j->places[row] >= (uint32_t)j->states) return LM_BAD_ROWS;
     do_rows(BEST(merge), j, j->rows, (int64_t)j->heads * j->size, j->threads);
     return LM_OK;
+}
+
+void lm_cap(float *x, int rows, int size, float cap, int threads) {
+    cap_job j = {x, size, cap};
+    do_rows(BEST(cap), &j, rows, size, threads);
 }

@@ -181,3 +181,12 @@ TARGET static void N(merge)(const void *job, int first, int last) {
             }
         }
 }
+
+TARGET static void N(cap)(const void *job, int first, int last) {
+    const cap_job *j = job;
+    float *x = j->x + (int64_t)first * j->size, *end = j->x + (int64_t)last * j->size;
+    for (; x < end; x += LANES) {
+        int there = end - x < LANES ? (int)(end - x) : LANES;
+        N(store_some)(x, LM_F32, N(tanh)(N(load_some)(x, LM_F32, there) / j->cap) * j->cap, there);
+    }
+}

@@ -6,7 +6,6 @@
        logits     <- head times the rows that are asked for
 
    It is what LlamaModel does with the same kernels one by one; only weights in blocks are taken. */
-#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -174,8 +173,7 @@ static void wanted_logits(const lm_model *m, const lm_step *s, const room *r) {
                (size_t)m->hidden * sizeof(float));
     multiply(&m->head, r->rows, s->logits, s->wanted, r, s->threads);
     if (m->logit_softcap > 0)
-        for (int64_t i = 0; i < (int64_t)s->wanted * m->head.outputs; i++)
-            s->logits[i] = tanhf(s->logits[i] / m->logit_softcap) * m->logit_softcap;
+        lm_cap(s->logits, s->wanted, m->head.outputs, m->logit_softcap, s->threads);
 }
 
 static int run(const lm_model *m, const lm_step *s) {
