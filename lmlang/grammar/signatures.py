@@ -14,6 +14,7 @@ import json
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from typing_extensions import NotRequired, TypedDict
 
 from lmlang.errors import ConstraintError, ProgramTypeError, SchemaUnsupported, an, quote
 from lmlang.grammar.type_schema import schema_of
-from lmlang.grammar.types import spec_of
+from lmlang.grammar.types import _users_frame, spec_of
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """Names of functions that models and their servers take."""
@@ -144,14 +145,26 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     inner = getattr(inner, "__func__", inner)
     if not inspect.isfunction(inner):
         inner = getattr(inner, "func", None) or type(inner).__call__
-    known = inspect.getclosurevars(inner).nonlocals if inspect.isfunction(inner) else {}
     try:
-        return typing.get_type_hints(inner, localns=dict(known), include_extras=True)
+        around = {**_users_frame()[0].f_locals, **_enclosed(inner)}
+        return typing.get_type_hints(inner, localns=around, include_extras=True)
     except NameError as error:
         raise ConstraintError(
             f"the types of the tool {quote(name)} name {quote(str(error.name))}, which is not "
             "defined where it stands: define it at the level of the module."
         ) from None
+
+
+def _enclosed(function: Any) -> dict[str, Any]:
+    """The names of the functions around one that it uses, as far as they are defined by now."""
+    if not inspect.isfunction(function):
+        return {}
+    found = {}
+    names = function.__code__.co_freevars
+    for name, cell in zip(names, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # an empty one
+            found[name] = cell.cell_contents
+    return found
 
 
 def _checked(parameter: inspect.Parameter, hints: Mapping[str, Any], name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
 import json
 from dataclasses import dataclass
 from datetime import date
@@ -220,6 +221,31 @@ def test_methods_are_tools_too() -> None:
         {"name": "pay", "arguments": {"amount": 3}}
     )
     assert (call.run(), till.total) == (3, 3)
+
+
+def test_tools_may_stand_in_functions_and_be_objects_that_are_called() -> None:
+    class Kept(BaseModel):
+        size: int
+
+    def keep(what: Kept) -> int:
+        return what.size + later
+
+    class Counter:
+        __name__ = "count"
+
+        def __call__(self, by: int) -> int:
+            return by + 1
+
+    @functools.wraps(add)
+    def wrapped(*args: Any, **kwargs: Any) -> int:
+        return -add(*args, **kwargs)
+
+    made = TypeAdapter(lm.ToolCall[keep, Counter(), wrapped])
+    later = 1
+    kept = made.validate_python({"name": "keep", "arguments": {"what": {"size": 2}}})
+    assert kept.run() == 3
+    assert made.validate_python({"name": "count", "arguments": {"by": 2}}).run() == 3
+    assert made.validate_python({"name": "add", "arguments": {"a": 2}}).run() == -3
 
 
 def untyped(a, b: int):  # type: ignore[no-untyped-def]
