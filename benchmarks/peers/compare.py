@@ -87,6 +87,11 @@ class Kind:
     ablation: bool = False
 
     @property
+    def is_there(self) -> bool:
+        """Whether it is another library's, and installed."""
+        return self.venv is not None and self.python.exists()
+
+    @property
     def python(self) -> Path:
         """The interpreter."""
         if self.venv is None:
@@ -133,7 +138,8 @@ class Subject:
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         settings = dict.fromkeys(names, str(threads)) | {"GOMP_SPINCOUNT": "10000"}
         given = json.dumps(dict(kind.parameters))
-        command = [kind.python, HERE / "worker.py", kind.module, model, FOLDER, given]
+        paths = (kind.python, HERE / "worker.py", kind.module, model, FOLDER)
+        command = [*map(str, paths), given]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             start_new_session=True, env={**os.environ, **settings, **kind.environment},
@@ -336,12 +342,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no subject is left
     model = given.model or find_embedded_model()
     works = works_of(model, given.small)
-    if not FOLDER.exists():
+    wanted = given.subjects or list(SUBJECTS)
+    if not FOLDER.exists() and any(SUBJECTS[name].is_there for name in wanted):
         command = [sys.executable, HERE / "folder.py", model, FOLDER]
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     facts = report.setup(str(model)) | {"threads": given.threads}
     print(", ".join(f"{name} {value}" for name, value in facts.items()), flush=True)
-    subjects, missing = begun(given.subjects or list(SUBJECTS), model, given.threads)
+    subjects, missing = begun(wanted, model, given.threads)
     parts: dict[str, Any] = {}
     try:
         for part, (name, work) in works.items():
