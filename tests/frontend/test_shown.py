@@ -43,7 +43,7 @@ def ask(s, city):
 # ------------------------------------------------------------------------- pages
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(programs())
 def test_any_program_is_shown_as_it_prints(program):
     bundle = program._repr_mimebundle_()

@@ -41,7 +41,7 @@ def test_any_log_is_shown_within_its_bounds_and_escaped(log, width):
 @settings(max_examples=60)
 @given(programs, backends, st.none() | st.integers(1, 20))
 def test_the_views_of_a_run_agree_on_its_tokens(steps, backend, most):
-    state, _ = ran(steps, backend, max_program_tokens=most)
+    state, _ = ran(steps, backend, max_program_tokens=most, seed=3)
     log = state.run_log()
     usage = log.usage
     sums = f"tokens: {usage.prompt_tokens:,} prompt ({usage.cached_tokens:,} cached), "
@@ -52,9 +52,9 @@ def test_the_views_of_a_run_agree_on_its_tokens(steps, backend, most):
     assert sum((line.usage or Usage() for line in lines), Usage()) == usage
     told = [step.operation for step in log.story().steps if step.operation is not None]
     assert {id(each) for each in told} == {id(each) for each in log.operations}
-    shown = log.transcript().text(200)
+    shown = log.transcript().text(100_000)
     for each in log.operations:
-        assert each.status != "done" or each.kind != "gen" or f"⟦{each.name}: " in shown
+        assert each.status != "done" or each.kind != "gen" or f"⟦{each.name}:" in shown
 
 
 def test_hostile_text_is_text_everywhere():
