@@ -21,6 +21,7 @@ from typing import Any
 from uuid import UUID
 
 from lmlang.errors import WireError, an, quote
+from lmlang.grammar.quotes import Quote, again
 
 MAX_DEPTH = 100
 _TAG, _OF = "$", "of"
@@ -60,6 +61,8 @@ def to_json(value: Any, depth: int = 0) -> Any:
     if kind in _HELD:
         items: list[Any] = list(value.items() if kind is dict else value)
         return {_TAG: kind.__name__, _OF: [to_json(each, depth + 1) for each in items]}
+    if isinstance(value, Quote):
+        return {_TAG: "Quote", _OF: [kind.source, kind.min_length, kind.max_length, str(value)]}
     fields = _fields(value)
     return {_TAG: _named(kind), _OF: to_json(fields, depth + 1)}
 
@@ -84,6 +87,8 @@ def from_json(value: Any) -> Any:
         for kind in _HELD:
             if name == kind.__name__:
                 return kind(from_json(held))
+        if name == "Quote":
+            return again(*held)
         return _made(_loaded(str(name)), held)
     except WireError:
         raise

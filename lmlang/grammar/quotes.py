@@ -96,7 +96,7 @@ class Quote(str):
 
     def __reduce__(self) -> Any:
         cls = type(self)
-        return _again, (cls.source, cls.min_length, cls.max_length, str(self))
+        return again, (cls.source, cls.min_length, cls.max_length, str(self))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in ("start", "end") or name in vars(self):
@@ -156,6 +156,7 @@ def _class_of(source: str, least: int, most: int | None) -> type[Quote]:
     return type("Quote", (Quote,), {**said, "__doc__": f"A part of {quote(source)}."})
 
 
-def _again(source: str, least: int, most: int | None, text: str) -> Quote:
+def again(source: str, least: int, most: int | None, text: str) -> Quote:
+    """The value that was made of a text of a class of these properties."""
     value: Quote = _class_of(source, least, most)(text)
     return value

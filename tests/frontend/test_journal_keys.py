@@ -260,3 +260,10 @@ def test_what_holds_itself_is_refused():
 def test_what_nobody_wrote_is_refused_and_calls_nothing(value):
     with pytest.raises(lm.WireError):
         journal_values.from_json(json.loads(json.dumps(value)))
+
+
+def test_quotes_are_kept_with_their_places():
+    value = lm.Quote("It was cold.", max_length=8)("cold")
+    again = kept({"quote": value})["quote"]
+    assert (again, again.start, again.end) == ("cold", 7, 11)
+    assert type(again) is type(value)
