@@ -278,7 +278,7 @@ def test_what_peers_play_are_the_rows_that_a_program_makes() -> None:
 
     told = {
         "model": "m", "cores": 2, "threads": 2, "torch": "2", "transformers": "5", "python": "3",
-        "repeat": 3, "missing": {"other": "not installed"},
+        "repeat": 3, "size": "half", "missing": {"other": "not installed"},
         "results": {
             "fork": {
                 "lmlang": {"seconds": [2.0, 4.0, 3.0], "same": 2, "of": 2},

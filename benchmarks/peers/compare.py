@@ -1,6 +1,6 @@
 """Five programs and raw rows by lmlang and whoever else runs the same model, each in its process.
 
-    choose   40 questions behind one long prefix       fork   one text, 8 ways      (--small: less)
+    choose   questions behind one long prefix          fork   one text, several ways
     json     records behind one instruction            chat   conversations, turn by turn
     tree     nodes that extend their parents           prefill, decode   rows that share nothing
 
@@ -45,14 +45,15 @@ FOLDER = ROOT / ".venv" / "peers-model"
 LOADING = 600.0
 """Seconds for a subject to load its model."""
 OURS, FLOAT32, BFLOAT16 = report.OURS, report.OURS_FLOAT32, report.OURS_BFLOAT16
-PARTS: Mapping[str, tuple[Any, tuple[int, ...], tuple[int, ...]]] = {
-    "choose": (Choices.of, (150, 2), (2_000, 40)),
-    "fork": (Forks.of, (100, 2, 3), (600, 8, 64)),
-    "json": (Extractions.of, (250, 2, 4), (300, 20, 48)),
-    "chat": (Chats.of, (2, 2, 3), (4, 4, 48)),
-    "tree": (Tree.of, (80, 2, 2), (200, 3, 32)),
+SIZES = ("small", "half", "full")
+PARTS: Mapping[str, tuple[Any, tuple[tuple[int, ...], ...]]] = {
+    "choose": (Choices.of, ((150, 2), (1_000, 20), (2_000, 40))),
+    "fork": (Forks.of, ((100, 2, 3), (600, 8, 32), (600, 8, 64))),
+    "json": (Extractions.of, ((250, 2, 4), (300, 10, 48), (300, 20, 48))),
+    "chat": (Chats.of, ((2, 2, 3), (4, 2, 48), (4, 4, 48))),
+    "tree": (Tree.of, ((80, 2, 2), (200, 3, 16), (200, 3, 32))),
 }
-"""Each program: what makes it, its small sizes and its full ones."""
+"""Each program: what makes it, and its sizes."""
 RAW = {
     "prefill 1": (1, 512, 1),
     "prefill 8": (8, 512, 1),
@@ -188,13 +189,13 @@ class Subject:
         self._process.wait()
 
 
-def works_of(model: Path, small: bool) -> dict[str, tuple[str, Any]]:
+def works_of(model: Path, size: str) -> dict[str, tuple[str, Any]]:
     """Of every part the program's name and its input, as JSON has it."""
     made: dict[str, tuple[str, Any]] = {}
     with lm.Runtime(model, kv_tokens=64) as runtime:
-        for name, (make, little, full) in PARTS.items():
-            made[name] = name, dataclasses.asdict(make(runtime, *(little if small else full)))
-        for name, (rows, length, tokens) in (RAW_SMALL if small else RAW).items():
+        for name, (make, sizes) in PARTS.items():
+            made[name] = name, dataclasses.asdict(make(runtime, *sizes[SIZES.index(size)]))
+        for name, (rows, length, tokens) in (RAW_SMALL if size == "small" else RAW).items():
             ids = prompts_of(runtime, rows, length)
             made[name] = "raw", {"ids": ids, "tokens": tokens}
     return json.loads(json.dumps(made))  # type: ignore[no-any-return]
@@ -325,7 +326,9 @@ def main() -> None:
     """Start all, measure all, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=3, help="rounds (default: 3)")
-    parser.add_argument("--small", action="store_true", help="tiny sizes; times mean nothing")
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--small", action="store_true", help="tiny sizes; times mean nothing")
+    sizes.add_argument("--half", action="store_true", help="half of the work, or less")
     parser.add_argument("--model", type=Path, help="a .gguf file (default: the embedded model)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of every subject")
     parser.add_argument("--only", nargs="*", metavar="PART", help="parts (default: all)")
@@ -341,7 +344,8 @@ def main() -> None:
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no subject is left
     model = given.model or find_embedded_model()
-    works = works_of(model, given.small)
+    size = "small" if given.small else "half" if given.half else "full"
+    works = works_of(model, size)
     wanted = given.subjects or list(SUBJECTS)
     if not FOLDER.exists() and any(SUBJECTS[name].is_there for name in wanted):
         command = [sys.executable, HERE / "folder.py", model, FOLDER]
@@ -365,7 +369,13 @@ def main() -> None:
             subject.end()
     for name, why in missing.items():
         print(f"{name}: {why}")
-    line = {"benchmark": "peers", "small": given.small, **facts, "repeat": given.repeat}
+    line = {
+        "benchmark": "peers",
+        "small": given.small,
+        "size": size,
+        **facts,
+        "repeat": given.repeat,
+    }
     told = line | {"missing": missing, "results": parts}
     if given.out is not None:
         given.out.write_text(json.dumps(told))

@@ -36,7 +36,7 @@ def table(told: Mapping[str, Any]) -> str:
         f"{told['model']}, {told['cores']} cores, {told['threads']} threads of every subject, "
         f"torch {told['torch']}, transformers {told['transformers']}, Python {told['python']}; "
         f"medians of {told['repeat']} rounds in seconds, in brackets how many answers are those "
-        "of lmlang float32.",
+        f"of lmlang float32. Sizes: {told['size']}.",
         "",
         "| | " + " | ".join(parts) + " |",
         "|---|" + "---|" * len(parts),
