@@ -155,21 +155,6 @@ TARGET static void N(load_values)(const lm_attention *a, int head, const int32_t
     BY_TYPE(load_values_as, a, head, slots, n, ahead, stride, values)
 }
 
-/* Sums over the lanes of LANES vectors, one a lane. */
-INLINE vf N(sums)(vf x[LANES]) {
-    for (int i = 0; i < LANES; i += 4) {
-        vf a = SHUFFLED(x[i], x[i + 1], LOW1, 0) + SHUFFLED(x[i], x[i + 1], HIGH1, 0);
-        vf b = SHUFFLED(x[i + 2], x[i + 3], LOW1, 0) + SHUFFLED(x[i + 2], x[i + 3], HIGH1, 0);
-        x[i / 4] = SHUFFLED(a, b, LOW2, 0) + SHUFFLED(a, b, HIGH2, 0);
-    }
-#if LANES >= 8
-    for (int n = LANES / 4; n > 1; n /= 2)
-        for (int i = 0; i < n; i += 2)
-            x[i / 2] = SHUFFLED(x[i], x[i + 1], GROUPS, 0) + SHUFFLED(x[i], x[i + 1], GROUPS, 1);
-#endif
-    return x[0];
-}
-
 /* What `load_keys` and `multiply` do, for so few queries that it does not pay to turn the keys. */
 INLINE void N(score_few)(int m, int type, const lm_attention *a, int head, const int32_t *slots,
                          int n, int ahead, const float *queries, float *scores) {

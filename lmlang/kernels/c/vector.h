@@ -76,6 +76,41 @@ INLINE float N(sum)(vf x) {
     return x[0];
 }
 
+/* Sums over the lanes of LANES vectors, one a lane. */
+INLINE vf N(sums)(vf x[LANES]) {
+    for (int i = 0; i < LANES; i += 4) {
+        vf a = SHUFFLED(x[i], x[i + 1], LOW1, 0) + SHUFFLED(x[i], x[i + 1], HIGH1, 0);
+        vf b = SHUFFLED(x[i + 2], x[i + 3], LOW1, 0) + SHUFFLED(x[i + 2], x[i + 3], HIGH1, 0);
+        x[i / 4] = SHUFFLED(a, b, LOW2, 0) + SHUFFLED(a, b, HIGH2, 0);
+    }
+#if LANES >= 8
+    for (int n = LANES / 4; n > 1; n /= 2)
+        for (int i = 0; i < n; i += 2)
+            x[i / 2] = SHUFFLED(x[i], x[i + 1], GROUPS, 0) + SHUFFLED(x[i], x[i + 1], GROUPS, 1);
+#endif
+    return x[0];
+}
+
+INLINE vi N(more)(vi a, vi b) {
+    vi more = a > b;
+    return (a & more) | (b & ~more);
+}
+
+/* The largest of the lanes of LANES vectors, one a lane. */
+INLINE vi N(maxima)(vi x[LANES]) {
+    for (int i = 0; i < LANES; i += 4) {
+        vi a = N(more)(SHUFFLED(x[i], x[i + 1], LOW1, 0), SHUFFLED(x[i], x[i + 1], HIGH1, 0));
+        vi b = N(more)(SHUFFLED(x[i + 2], x[i + 3], LOW1, 0), SHUFFLED(x[i + 2], x[i + 3], HIGH1, 0));
+        x[i / 4] = N(more)(SHUFFLED(a, b, LOW2, 0), SHUFFLED(a, b, HIGH2, 0));
+    }
+#if LANES >= 8
+    for (int n = LANES / 4; n > 1; n /= 2)
+        for (int i = 0; i < n; i += 2)
+            x[i / 2] = N(more)(SHUFFLED(x[i], x[i + 1], GROUPS, 0), SHUFFLED(x[i], x[i + 1], GROUPS, 1));
+#endif
+    return x[0];
+}
+
 /* 2^x to about a float's last bit; 0 below 2^-126. A polynomial in the rest to the nearest whole
    number, which goes into the exponent. */
 INLINE vf N(exp2)(vf x) {
