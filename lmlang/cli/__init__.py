@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 import traceback
 from collections.abc import Sequence
 from types import TracebackType
+from typing import NoReturn
 
 from lmlang import __version__
 from lmlang.cli import terminal
+from lmlang.cli.arguments import signature_of
 from lmlang.cli.bench import BENCH
 from lmlang.cli.chat import CHAT
 from lmlang.cli.command import FAILED, INTERRUPTED, MISUSED, UNREAD, Command, Misused
@@ -20,6 +23,7 @@ from lmlang.cli.look import CHECK, PREVIEW, TRACE
 from lmlang.cli.models import FETCH_MODEL, MODELS
 from lmlang.cli.run import RUN
 from lmlang.cli.serve import SERVE
+from lmlang.cli.target import load
 from lmlang.errors import LMLangError
 
 COMMANDS = (
@@ -39,7 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from lmlang.cli.completion import complete
 
             return complete(parser_of(), given[1:])
-        options = parser_of(given).parse_args(given)
+        parser = parser_of(given)
+        options, unknown = parser.parse_known_args(given)
+        if unknown:
+            _refuse(parser, options, unknown)
         status: int = options.run(options)
         sys.stdout.flush()
         return status
@@ -53,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return UNREAD
     except OSError as error:
         terminal.tell(f"lmlang {word}: {error}")
+        terminal.settle()
         return FAILED
     except Exception as error:
         users = _users_part(error.__traceback__)
@@ -61,6 +69,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told = traceback.format_exception(type(error), error, users)
         terminal.tell("".join(told).rstrip("\n"))
         return FAILED
+
+
+def _refuse(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, unknown: Sequence[str]
+) -> NoReturn:
+    """End with what is unknown, the option that was meant, and the program's signature."""
+    words = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    command: argparse.ArgumentParser = words.choices[options.command]
+    said = f"unrecognized arguments: {' '.join(unknown)}"
+    name = unknown[0].partition("=")[0]
+    near = difflib.get_close_matches(name, command._option_string_actions, n=1)
+    said += f" (did you mean {near[0]}?)" if near else ""
+    if hasattr(options, "arg"):
+        said += f"; the program is {signature_of(load(options.target))}"
+    command.error(terminal.shown(said))
 
 
 def _users_part(found: TracebackType | None) -> TracebackType | None:

@@ -10,7 +10,11 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -45,9 +49,20 @@ def plain(value: object) -> Any:
     from pydantic_core import to_jsonable_python
 
     try:
-        return to_jsonable_python(value, fallback=str, inf_nan_mode="strings")
+        return _finite(to_jsonable_python(value, fallback=str))
     except (ValueError, TypeError, RecursionError):
         return str(value)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinite numbers, and no NaN: these as texts."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return value
 
 
 def as_json(value: object) -> str:
@@ -72,15 +87,22 @@ class ResultsFile:
     """Where results go. Use it as a context manager.
 
     Args:
-        name: The file, made anew; None or "-" for ``say``, as JSON lines.
+        name: The file; None or "-" for ``say``, as JSON lines. What an earlier run has left in it
+            goes as the first result comes.
         say: Writes a line to standard output.
+        inputs: Files that are read; the results are none of them.
 
     Raises:
-        ProgramError: The name's end is none that is known, or the file cannot be written.
+        ProgramError: The name's end is none that is known, or the file cannot be written, which
+            is also raised later, by all that writes.
     """
 
-    def __init__(self, name: str | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, name: str | None, say: Callable[[str], None], inputs: Iterable[str] = ()
+    ) -> None:
         self._say = say
+        self._name = name
+        self._begun = False
         self._file: IO[str] | None = None
         self._results: list[Result] | None = None
         if name is None or name == "-":
@@ -88,12 +110,13 @@ class ResultsFile:
         end = Path(name).suffix.lower()
         if end not in (".jsonl", ".ndjson", ".csv"):
             raise ProgramError(f"--out {quote(name)} must end with .jsonl or .csv.")
-        try:  # before anything has run
-            self._file = open(name, "w", encoding="utf-8", errors="backslashreplace", newline="")  # noqa: SIM115
-        except OSError as error:
-            raise ProgramError(
-                f"--out {quote(name)} cannot be written ({error.strerror or error})."
-            ) from None
+        for other in inputs:
+            if _are_one(name, other):
+                raise ProgramError(
+                    f"--out {quote(name)} is {quote(other)}, which is read: give another file."
+                )
+        with self._writing():  # before anything has run
+            self._file = open(name, "a", encoding="utf-8", errors="backslashreplace", newline="")  # noqa: SIM115
         self._results = [] if end == ".csv" else None
 
     def add(self, result: Result) -> None:
@@ -113,17 +136,44 @@ class ResultsFile:
         if self._file is None:
             self._say(line)
         else:
-            self._file.write(line + "\n")
-            self._file.flush()
+            with self._writing():
+                self._begin(self._file)
+                self._file.write(line + "\n")
+                self._file.flush()
 
     def __enter__(self) -> ResultsFile:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            with self._file as file:  # what has ended is kept, also after Ctrl-C
-                if self._results is not None:
+            with self._writing(), self._file as file:  # what has ended is kept, also after Ctrl-C
+                if self._results:
+                    self._begin(file)
                     write_table(file, self._results)
+
+    def _begin(self, file: IO[str]) -> None:
+        """Take away what an earlier run has left; of a device or a pipe, nothing."""
+        if not self._begun and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.truncate(0)
+        self._begun = True
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise ProgramError(
+                f"--out {quote(str(self._name))} cannot be written ({error.strerror or error})."
+            ) from None
+
+
+def _are_one(name: str, other: str) -> bool:
+    try:
+        return os.path.samefile(name, other)
+    except OSError:
+        return False
 
 
 def write_table(file: IO[str], results: Sequence[Result]) -> None:

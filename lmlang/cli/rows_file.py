@@ -147,7 +147,7 @@ class RowsFile:
         lines = ((n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip())
         for number, (at, line) in enumerate(lines, 1):
             try:
-                value = json.loads(line, parse_constant=_no_number)
+                value = json.loads(line, parse_constant=_no_number, object_pairs_hook=_once)
             except (ValueError, RecursionError) as error:
                 yield Row(number, at, None, {}, f"it is no JSON ({error})")
                 continue
@@ -192,6 +192,15 @@ def _format_of(name: str) -> str:
             f"--rows-format, one of {', '.join(FORMATS)}."
         )
     return _FORMAT_OF[end]
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"it names {quote(name)} twice")
+        found[name] = value
+    return found
 
 
 def _no_number(name: str) -> NoReturn:

@@ -123,13 +123,10 @@ def _once(
         state = program.bind(**given).options(backend=backend).run()
         value, variables = state.ret_value, variables_of(state)
         log = state.run_log()
-        if options.log is not None:
-            log.save(options.log)
         if options.show is not None:
             view = log if options.show == "log" else getattr(log, options.show)()
             say(terminal.shown(str(view)))
-            return DONE
-        if options.json:
+        elif options.json:
             say(as_json({"variables": variables, "value": value}))
         elif value is not None:
             say(_text(value))
@@ -138,6 +135,8 @@ def _once(
                 say(f"{terminal.shown(name)}: {_text(found)}")
         else:
             say(terminal.shown(state.text()))
+    if options.log is not None:  # behind the result, which a disk that is full does not take away
+        log.save(options.log)
     return DONE
 
 
@@ -159,17 +158,20 @@ def _rows(program: Function[Any, Any], given: dict[str, Any], options: argparse.
     if file.unused:
         names = ", ".join(map(repr, file.unused))
         terminal.tell(f"columns that are no parameters of {program.__name__}, kept: {names}")
-    with terminal.results() as say, ResultsFile(options.out, say) as results:
-        told = _Told(len(file.rows))
-        with backends.chosen(options) as backend:
-            forecast = _forecast(program, file.rows, options, backend) if options.usage else None
-            for row, state in _ran(program, file.rows, options, backend):
-                result = _result(row, state)
-                told.of(row, result, state)
-                results.add(result)
-        if forecast is not None:
-            terminal.tell(forecast.beside(told.usage))
-        return told.end(options.out)
+    told, inputs = _Told(len(file.rows)), (options.rows, target.split(options.target)[0])
+    with (
+        terminal.results() as say,
+        ResultsFile(options.out, say, inputs) as results,
+        backends.chosen(options) as backend,
+    ):
+        forecast = _forecast(program, file.rows, options, backend) if options.usage else None
+        for row, state in _ran(program, file.rows, options, backend):
+            result = _result(row, state)
+            told.of(row, result, state)
+            results.add(result)
+    if forecast is not None:
+        terminal.tell(forecast.beside(told.usage))
+    return told.end(options.out)
 
 
 def _estimated(program: Function[Any, Any], file: RowsFile, options: argparse.Namespace) -> int:

@@ -43,12 +43,33 @@ def width() -> int:
 
 
 def prepare() -> None:
-    """Have characters that the streams' encoding lacks escaped, not raised."""
+    """Have characters that the streams' encoding lacks escaped, not raised.
+
+    Streams that were closed are opened: standard output so that writing raises, as nobody would
+    have the results, and standard error on nothing. No file of ours then takes their numbers, by
+    which libraries would write into it.
+    """
+    for number, name, reads in ((0, "stdin", True), (1, "stdout", True), (2, "stderr", False)):
+        if getattr(sys, name) is None and _is_closed(number):
+            opened = os.open(os.devnull, os.O_RDONLY if reads else os.O_WRONLY)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         change = getattr(stream, "reconfigure", None)
         if change is not None:
             with contextlib.suppress(OSError, ValueError):
                 change(errors="backslashreplace")
+
+
+def _is_closed(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return True
+    return False
 
 
 @contextlib.contextmanager
@@ -62,6 +83,14 @@ def results() -> Iterator[Say]:
 
     with contextlib.redirect_stdout(sys.stderr):
         yield write
+
+
+def settle() -> None:
+    """Give up a standard output that takes nothing more."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        abandon()
 
 
 def abandon() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lmlang.errors import ProgramTypeError, WireError, quote
+from lmlang.errors import ProgramError, ProgramTypeError, WireError, quote
 from lmlang.frontend import ir
 from lmlang.frontend.injected import rerunning
 from lmlang.frontend.literals import quoted
@@ -119,10 +119,26 @@ class RunLog:
         return log
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the log to a file that only its owner may read; whole, or not at all."""
-        target = os.fspath(path)
+        """Write the log to a file that only its owner may read; whole, or not at all.
+
+        A link stays one, and what it leads to is written.
+
+        Raises:
+            ProgramError: The path is no file but a folder, a device or a pipe.
+            OSError: It cannot be written.
+        """
+        target = os.path.realpath(path)
+        if os.path.exists(target) and not os.path.isfile(target):
+            raise ProgramError(
+                f"the run log cannot be written to {quote(os.fspath(path))}, which is no file: "
+                "give the path of one."
+            )
         made = f"{target}.{secrets.token_hex(4)}.part"
-        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            error.filename = os.fspath(path)
+            raise
         try:
             with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
                 file.write(self.to_json() + "\n")

@@ -245,7 +245,60 @@ def test_a_full_disk_is_told_in_a_line(lmlang, program, tmp_path, end):
     out.symlink_to("/dev/full")
     ran = lmlang("run", f"{program()}:capital", "--rows", rows, "--out", out)
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err.splitlines()[-1] == "lmlang run: [Errno 28] No space left on device"
+    said = f"lmlang run: --out '{out}' cannot be written (No space left on device)."
+    assert ran.err.splitlines()[-1] == said
+    assert "1 done" not in ran.err
+
+
+@pytest.mark.parametrize("end", ["jsonl", "csv"])
+def test_what_a_file_holds_goes_only_as_there_are_results(lmlang, program, tmp_path, end):
+    rows, out = tmp_path / "rows.csv", tmp_path / f"out.{end}"
+    rows.write_text("country\nPeru\n")
+    out.write_text("of an earlier run\n" * 99)
+    arguments = ["run", f"{program()}:capital", "--rows", rows, "--out", out]
+    ran = lmlang(*arguments, "--journal", tmp_path / "no folder" / "run.sqlite")
+    assert (ran.code, out.read_text()) == (1, "of an earlier run\n" * 99)
+    assert lmlang(*arguments).code == 0
+    assert "earlier" not in out.read_text()
+    assert "Peru" in out.read_text()
+
+
+def test_rows_are_not_written_over(lmlang, program, tmp_path):
+    rows, link = tmp_path / "rows.csv", tmp_path / "link.csv"
+    rows.write_text("country\nPeru\n")
+    link.symlink_to(rows)
+    for out in (rows, link):
+        ran = lmlang("run", f"{program()}:capital", "--rows", rows, "--out", out)
+        assert (ran.code, ran.out) == (1, "")
+        assert f"--out '{out}' is '{rows}', which is read: give another file." in ran.err
+    assert rows.read_text() == "country\nPeru\n"
+
+
+def test_lines_are_json_whatever_the_numbers_are(lmlang, program, tmp_path):
+    path = program(
+        """
+        import lmlang as lm
+        from lmlang.testing import RandomBackend
+
+        @lm.function(backend=RandomBackend())
+        def f(s, n: float):
+            return [n, {"n": n}]
+        """
+    )
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"n": 1e400}\n{"n": "nan"}\n{"n": 0.5}\n{"n": 1, "n": 2}\n')
+    ran = lmlang("run", path, "--rows", rows)
+
+    def refused(name):
+        raise AssertionError(name)
+
+    first, second, third, last = (
+        json.loads(line, parse_constant=refused) for line in ran.out.splitlines()
+    )
+    assert (first["value"], first["input"]) == (["inf", {"n": "inf"}], {"n": "inf"})
+    assert second["value"] == ["nan", {"n": "nan"}]
+    assert third["value"] == [0.5, {"n": 0.5}]
+    assert last["error"] == "it is no JSON (it names 'n' twice)"
 
 
 @pytest.mark.parametrize("end", ["jsonl", "csv"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -241,3 +242,23 @@ def test_a_reader_that_goes_ends_it_quietly(program):
     assert process.returncode == 141
     assert "Traceback" not in told
     assert "BrokenPipe" not in told
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="of shells and devices of POSIX")
+def test_streams_that_are_closed_and_logs_that_are_no_files(lmlang, program, tmp_path):
+    path, pipe, link = program(), tmp_path / "pipe", tmp_path / "link.json"
+    run = f"{shlex.quote(sys.executable)} -m lmlang run {path}:capital --country Peru"
+    for closed, code in ((">&-", 1), ("2>&-", 0), ("<&-", 0), ("<&- >&- 2>&-", 1)):
+        ran = subprocess.run(f"{run} {closed}", shell=True, capture_output=True, text=True)
+        assert ran.returncode == code, (closed, ran.stderr)
+        assert "Traceback" not in ran.stderr
+    os.mkfifo(pipe)
+    link.symlink_to("log.json")
+    refused = lmlang("run", f"{path}:capital", "--country", "Peru", "--log", pipe)
+    assert refused.code == 1
+    assert refused.out.startswith("city: ")  # the result is not lost
+    assert f"cannot be written to '{pipe}', which is no file" in refused.err
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert lmlang("run", f"{path}:capital", "--country", "Peru", "--log", link).code == 0
+    assert link.is_symlink()
+    assert lm.RunLog.load(tmp_path / "log.json").program == "capital"
