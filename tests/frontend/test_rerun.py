@@ -245,3 +245,27 @@ def test_what_no_log_holds_is_named():
         log = seen(backend=backend).run_log()
         with pytest.raises(lm.ProgramError, match=r"test_rerun.py:\d+ the program has a picture"):
             log.replay(backend)
+
+
+def test_runs_that_were_ended_run_again_as_far_as_they_came(rt):
+    @lm.function
+    def long(s, cancelled):
+        s += "hello " + lm.gen("a", max_tokens=6, ignore_eos=True)
+        s.sync()
+        for fork in s.fork(2):
+            fork += "and " + lm.gen("b", max_tokens=400, ignore_eos=True)
+        if cancelled:
+            s.cancel()
+
+    for cancelled, most, error in ((False, 9, lm.BudgetExceeded), (True, None, lm.Cancelled)):
+        with pytest.raises(error) as e:
+            long.run(cancelled, backend=rt, seed=1, max_program_tokens=most)
+        log = e.value.partial.run_log()
+        assert log.error is not None
+        again = log.replay(rt)
+        assert again.text_of("a") == e.value.partial["a"]
+        ends = {each.status for each in again.run_log().operations if each.name == "b"}
+        assert ends <= {"failed", "cancelled", "skipped"}
+        past = log.fork_at("a", rt)
+        past += lm.gen("a", max_tokens=6, ignore_eos=True)
+        assert past["a"] == e.value.partial["a"]
