@@ -6,6 +6,7 @@ An observer is called on the thread of the run's body, around it; what it raises
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -36,18 +37,21 @@ class Observer(Protocol):
 
 
 _observers: tuple[Observer, ...] = ()
+_changing = threading.Lock()
 
 
 def observe(observer: Observer) -> None:
     """Tell it of every run that begins from now on."""
     global _observers
-    _observers = (*_observers, observer)
+    with _changing:
+        _observers = (*_observers, observer)
 
 
 def ignore(observer: Observer) -> None:
     """Tell it of no more runs."""
     global _observers
-    _observers = tuple([each for each in _observers if each is not observer])
+    with _changing:
+        _observers = tuple([each for each in _observers if each is not observer])
 
 
 class Observed:
