@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextvars
+import logging
 import threading
 from time import perf_counter
 from types import TracebackType
@@ -21,6 +22,8 @@ from lmlang.frontend.run import Run
 from lmlang.frontend.runlog import RunLog
 from lmlang.frontend.snapshot import run_log
 from lmlang.frontend.status_line import INTERVAL, StatusLine, notebook
+
+_log = logging.getLogger("lmlang")
 
 SHARE = 4
 """How many times as long as a frame took to make, the next one is waited for at least."""
@@ -68,6 +71,12 @@ class Live:
             self._thread.join()
 
     def _show(self) -> None:
+        try:
+            self._draw()
+        except Exception:  # what shows a run does not end it
+            _log.exception("the live view of a run ended")
+
+    def _draw(self) -> None:
         frames: _Cell | _Line = _Line() if notebook() is None else _Cell()
         with self._run.ringing(self._look):
             pause = INTERVAL
