@@ -125,11 +125,9 @@ class Observation:
     @property
     def text(self) -> str:
         """For the model: a text as it is, another value as JSON, an error by type and message."""
-        from lmlang.grammar.signatures import as_text
+        from lmlang.grammar.signatures import as_text, told_error
 
-        if self.error is None:
-            return as_text(self.value)
-        return f"{type(self.error).__name__}: {self.error}".rstrip(": ")
+        return as_text(self.value) if self.error is None else told_error(self.error)
 
 
 class Toolbox:
@@ -191,9 +189,17 @@ def offer(functions: object, form: ToolForm | None) -> tuple[Expression, Toolbox
     return turn(TOOLS, json.dumps(box.definitions(), ensure_ascii=False)), box
 
 
-@lru_cache(maxsize=256)
 def _calls_of(functions: tuple[Function, ...], key: str) -> Any:
     """The class of calls of these functions, written with this key of their arguments."""
+    try:
+        hash(functions)
+    except TypeError:  # of objects that are called; their class is made anew each time
+        return _made_of.__wrapped__(functions, key)
+    return _made_of(functions, key)
+
+
+@lru_cache(maxsize=256)
+def _made_of(functions: tuple[Function, ...], key: str) -> Any:
     from lmlang.grammar.signatures import calls_schema, signature_of
 
     if not functions:

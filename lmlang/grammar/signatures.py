@@ -83,7 +83,13 @@ def signature_of(function: Callable[..., Any]) -> Signature:
             f"a tool needs a name of at most 64 letters, digits, '_' and '-', and this one has "
             f"{quote(str(name))}: write it with def."
         )
-    parameters = list(inspect.signature(function).parameters.values())
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (ValueError, TypeError):
+        raise ConstraintError(
+            f"the tool {quote(name)} does not say which parameters it has, as some functions of "
+            "other languages: write a function around it."
+        ) from None
     hints = _hints(function, name)
     summary, told = _documented(inspect.getdoc(function) or "")
     fields: dict[str, Any] = {}
@@ -125,10 +131,32 @@ def calls_schema(
 
 
 def as_text(value: object) -> str:
-    """What a function returned, for a model to read: a text as it is, all else as JSON."""
-    if isinstance(value, str):
-        return value
-    return json.dumps(plain(value), ensure_ascii=False)
+    """What a function returned, for a model to read: a text as it is, all else as JSON.
+
+    What has no JSON is told as Python prints it, and what cannot even be printed by its type.
+    """
+    try:
+        text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
+    except Exception:  # of circles, of bytes, and whatever classes of the user's raise
+        text = _printed(value, repr)
+    return _readable(text)
+
+
+def told_error(error: BaseException) -> str:
+    """What a function raised, for a model to read: its type and its message."""
+    return _readable(f"{type(error).__name__}: {_printed(error, str)}".rstrip(": "))
+
+
+def _printed(value: object, how: Callable[[Any], str]) -> str:
+    try:
+        return how(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
+def _readable(text: str) -> str:
+    """A text of which a tokenizer can make something: no lone surrogates, as in names of files."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def plain(value: object) -> Any:
@@ -152,6 +180,11 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
         raise ConstraintError(
             f"the types of the tool {quote(name)} name {quote(str(error.name))}, which is not "
             "defined where it stands: define it at the level of the module."
+        ) from None
+    except (SyntaxError, TypeError, AttributeError) as error:  # of a type that is given as a text
+        raise ConstraintError(
+            f"the types of the tool {quote(name)} cannot be read ({quote(str(error))[1:-1]}): "
+            "write each as a type."
         ) from None
 
 
@@ -207,7 +240,10 @@ def _told_schema(
         if told.get(parameter.name):
             field.setdefault("description", told[parameter.name])
         if parameter.default is not _KINDS.empty:
-            field.setdefault("default", to_jsonable_python(parameter.default, fallback=str))
+            with suppress(Exception):  # one that has no JSON is the function's own affair
+                told_as = plain(parameter.default)
+                json.dumps(told_as)
+                field.setdefault("default", told_as)
     return {"type": "object", **schema}
 
 

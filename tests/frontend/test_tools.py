@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any, Literal, Optional, cast
 
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -176,6 +176,66 @@ def test_a_call_is_run_and_its_errors_are_observed() -> None:
     )
     with pytest.raises(ValidationError):
         call("add", b=2)
+
+
+class _Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+    __repr__ = __str__
+
+
+def test_whatever_a_tool_gives_or_raises_is_text_for_a_model() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    values = [circle, b"\xff", 10**5000, _Unprintable(), "a\udcffb", {"a": "\ud800"}, "\U0001f600"]
+    told = [
+        "[[...]]",
+        r"b'\xff'",
+        "<int>",
+        "<_Unprintable>",
+        "a\ufffdb",
+        '{"a": "\ufffd"}',
+        "\U0001f600",
+    ]
+
+    def give(number: int) -> object:
+        return values[number]
+
+    def fail(message: str) -> None:
+        raise _Unprintable(message) if message == "unprintable" else ValueError(message)
+
+    calls = [lm.ToolCall("give", {"number": number}, give) for number in range(len(values))]
+    assert [call.observe().text for call in calls] == told
+    failed = [lm.ToolCall("fail", {"message": m}, fail) for m in ("unprintable", "\udcff")]
+    assert [call.observe().text for call in failed] == [
+        "_Unprintable: <_Unprintable>",
+        "ValueError: \ufffd",
+    ]
+
+
+def test_defaults_and_types_that_cannot_be_told_end_no_program() -> None:
+    @dataclass
+    class Unhashable:
+        __name__ = "unhashable"
+
+        def __call__(self, number: int = 10**5000, other: int = cast("int", _Unprintable())) -> int:
+            return number + other
+
+    def misspelt(number: int) -> None:
+        pass
+
+    misspelt.__annotations__["number"] = "1 +"
+
+    (told,) = lm.ToolCall[Unhashable()].signatures
+    assert told.schema["properties"] == {
+        "number": {"type": "integer"},
+        "other": {"type": "integer"},
+    }
+    with pytest.raises(lm.ConstraintError, match="the types of the tool 'misspelt' cannot be read"):
+        lm.ToolCall[misspelt]
+    with pytest.raises(lm.ConstraintError, match="'max' does not say which parameters"):
+        lm.ToolCall[max]
 
 
 def test_a_run_that_has_ended_is_no_observation() -> None:
