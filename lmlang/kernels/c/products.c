@@ -219,8 +219,8 @@ int lm_multiply(const lm_product *p) {
     w.tiles = (p->outputs + TILE - 1) / TILE;
     int64_t most = (int64_t)p->rows * p->outputs * p->inputs / LEAST_SHARE;
     w.shares = (int)(most < 1 ? 1 : most < p->threads ? most : p->threads);
-    w.chunk = 1 + w.tiles / (8 * w.shares);
-    if (w.chunk > MOST_TILES) w.chunk = MOST_TILES;
+    w.chunk = 2 * (w.tiles / (16 * w.shares)); /* by twos, as they are multiplied */
+    w.chunk = w.chunk < 2 ? 2 : w.chunk < MOST_TILES ? w.chunk : MOST_TILES;
     if (w.shares > 1 && p->rows >= MANY_ROWS)
         lm_parallel(quantise_share, &w, w.shares);
     else
