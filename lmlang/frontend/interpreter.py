@@ -258,7 +258,7 @@ def _fail(state: State, operation: Operation, error: BaseException, ready: deque
         stored(error),
         program=state.run.name,
         op_path=operation.path or None,
-        source=operation.source,
+        source=operation.source or None,
         branch=state.branch,
         prompt_tail=_tail(state.prompt),
     )

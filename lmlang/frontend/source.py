@@ -36,7 +36,9 @@ class Here:
         """The error, knowing the program, the user's line that is being run, and the branch."""
         if not isinstance(error, LMLangError):
             return error
-        return with_context(error, program=self._program, source=users_line(), branch=self._branch)
+        return with_context(
+            error, program=self._program, source=users_line() or None, branch=self._branch
+        )
 
     def __enter__(self) -> None:
         pass
@@ -52,10 +54,15 @@ class Here:
 
 
 def users_line() -> str:
-    """Where the user's code called the language, as ``path/file.py:12``."""
+    """Where the user's code called the language, as ``path/file.py:12``; "" where none did.
+
+    The programs of one-call helpers are the language's own, and may run on threads of its own.
+    """
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_ours(frame):
         frame = frame.f_back
+    if frame.f_globals.get("__name__") == "threading":
+        return ""
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 

@@ -129,7 +129,7 @@ def test_errors_are_raised_or_stand_in_the_place_of_their_values():
     backend = ScriptedBackend(["1", "x"])
     with pytest.raises(lm.GrammarDeadEnd, match=r"at: .*test_oneshot\.py:"):
         lm.extract("a", int, backend=ScriptedBackend(["x"]))
-    with pytest.raises(lm.GrammarDeadEnd):
+    with pytest.raises(lm.GrammarDeadEnd, match=r"operation: 0\n  prompt ends with"):
         lm.extract(["a", "b"], int, backend=backend, num_threads=1)
     backend = ScriptedBackend(["1", "x", "3"])
     first, error, third = lm.extract(
