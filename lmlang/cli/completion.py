@@ -50,11 +50,11 @@ complete -o default -F _lmlang lmlang
 ZSH = """\
 _lmlang() {
     local -a found
-    local line
+    local line name tab=$'\\t'
     for line in "${(@f)$(lmlang __complete -- "${(@)words[2,CURRENT]}" 2>/dev/null)}"; do
-        [[ -n "$line" ]] || continue
-        local name="${line%%$'\\t'*}"
-        found+=("${name//:/\\\\:}:${line#*$'\\t'}")
+        [[ -n $line ]] || continue
+        name=${line%%${tab}*}
+        found+=(${name//:/\\\\:}:${line#*${tab}})
     done
     if (( ${#found} )); then
         _describe 'lmlang' found
@@ -66,8 +66,10 @@ compdef _lmlang lmlang
 """
 FISH = """\
 function __lmlang_complete
-    set -l words (commandline -opc) (commandline -ct)
-    lmlang __complete -- $words[2..-1] 2>/dev/null
+    set -l before (commandline -opc)
+    set -e before[1]
+    set -l current (commandline -ct)
+    lmlang __complete -- $before "$current" 2>/dev/null
 end
 complete -c lmlang -a '(__lmlang_complete)'
 """

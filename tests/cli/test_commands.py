@@ -126,8 +126,6 @@ def test_completion_knows_commands_options_choices_and_programs(lmlang, program)
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes_with_it(program, tmp_path):
     path = program(LOOSE, "loose.py")
-    (tmp_path / "lmlang").write_text(f'#!/bin/sh\nexec {sys.executable} -m lmlang "$@"\n')
-    (tmp_path / "lmlang").chmod(0o755)
     asks = "".join(
         f"COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _lmlang; "
         'echo "${COMPREPLY[*]}"\n'
@@ -141,7 +139,7 @@ def test_bash_completes_with_it(program, tmp_path):
     script = f'eval "$(lmlang completion bash)"\n{asks}'
     told = subprocess.run(
         ["bash", "-c", script],
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
+        env=_with_lmlang(tmp_path),
         capture_output=True,
         text=True,
         check=True,
@@ -150,12 +148,57 @@ def test_bash_completes_with_it(program, tmp_path):
     assert told.stderr == ""
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_scripts_of_other_shells_are_read_by_them(lmlang, shell):
+ZSH = """
+compdef() { : }
+_describe() { print -rl -- ${(P)2} }
+_files() { print FILES }
+eval "$(lmlang completion zsh)"
+words=(lmlang che); CURRENT=2; _lmlang
+words=(lmlang check PATH:f); CURRENT=3; _lmlang
+words=(lmlang run nothing); CURRENT=3; _lmlang
+"""
+FISH = """
+lmlang completion fish | source
+complete -C "lmlang che"
+complete -C "lmlang check PATH:f"
+"""
+
+
+@pytest.mark.parametrize(
+    ("shell", "flag", "script", "told"),
+    [
+        ("zsh", "-f", ZSH, ["check:find what is likely wrong in programs", "TARGET", "FILES"]),
+        (
+            "fish",
+            "--no-config",
+            FISH,
+            ["check\tfind what is likely wrong in programs", "PATH:fine"],
+        ),
+    ],
+)
+def test_other_shells_complete_with_it(program, tmp_path, shell, flag, script, told):
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell}")
-    script = lmlang("completion", shell).out
-    subprocess.run([shell, "-n", "-c", script], check=True)
+    path = str(program(LOOSE, "loose.py"))
+    target = f"{path}:fine".replace(":", r"\:") + f":{path}:fine"
+    ran = subprocess.run(
+        [shell, flag, "-c", script.replace("PATH", path)],
+        env=_with_lmlang(tmp_path),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = [line.replace("TARGET", target).replace("PATH", path) for line in told]
+    assert ran.stdout.splitlines() == expected
+
+
+def _with_lmlang(folder):
+    """An environment in which ``lmlang`` is this one."""
+    command = folder / "lmlang"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m lmlang "$@"\n')
+    command.chmod(0o755)
+    path = f"{folder}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(folder)}
 
 
 # ---------------------------------------------------------------------------- chat
