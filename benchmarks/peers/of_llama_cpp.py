@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from plays import Ids, Work, common, play
 
 CONTEXT, BATCH, SEQUENCES = 16_384, 2_048, 128
-THREADS = 2
+THREADS = int(os.environ["OMP_NUM_THREADS"])
 
 
 @lib.llama_log_callback

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 from plays import Ids, Work, common, play
+
+SETTINGS = {"INFERENCE_NUM_THREADS": int(os.environ["OMP_NUM_THREADS"])}
 
 
 class OpenVINO:
@@ -30,7 +33,7 @@ class OpenVINO:
         config.enable_prefix_caching = True
         config.cache_size = 1  # GiB
         config.max_num_seqs = 64
-        self._pipe = genai.ContinuousBatchingPipeline(self._model, config, "CPU")
+        self._pipe = genai.ContinuousBatchingPipeline(self._model, config, "CPU", SETTINGS)
         self._tokenizer = self._pipe.get_tokenizer()
 
     def complete(self, rows: Ids, tokens: int, ends: Sequence[int] = ()) -> Ids:

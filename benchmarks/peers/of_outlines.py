@@ -23,6 +23,7 @@ class Outlines:
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
         self._tokenizer.pad_token = self._tokenizer.pad_token or self._tokenizer.eos_token
         self._tokenizer.padding_side = "left"
+        self._tokenizer.chat_template = None  # which would be put around every text
         self._model = outlines.from_transformers(loaded, self._tokenizer)
 
     def fresh(self) -> None:
