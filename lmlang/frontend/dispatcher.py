@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import os
 import queue
 import threading
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable
 
 Work = Callable[[], None]
+_log = logging.getLogger("lmlang")
 SWEEP = 1_024
 """So many alarms at least are kept before the cancelled ones are thrown away."""
 
@@ -73,7 +75,7 @@ class Dispatcher:
                 work = self._work.get(timeout=self._until_due())
             except queue.Empty:
                 continue  # an alarm is due
-            work()
+            _do(work)
             del work  # it may hold the last run that anyone has of it
 
     def _set(self, alarm: Alarm) -> None:
@@ -92,8 +94,15 @@ class Dispatcher:
                 return min(due - now, threading.TIMEOUT_MAX)
             heapq.heappop(self._alarms)
             if work is not None:
-                work()
+                _do(work)
         return None
+
+
+def _do(work: Work) -> None:
+    try:
+        work()
+    except BaseException:  # a fault of ours: that of one run, and not the end of all of them
+        _log.exception("what a program had to go on with raised")
 
 
 _dispatcher = Dispatcher()

@@ -42,7 +42,7 @@ class Following(Generation):
                 self.fail(Cancelled("the generation was cancelled."))
             else:
                 then(outcome)
-        except Exception as error:
+        except BaseException as error:  # also what validators raise: else whoever asked would hang
             self.fail(error)
 
     def _cancel(self) -> None:

@@ -121,7 +121,7 @@ class Mending(Following):
             return
         try:
             self.value = self._read(output.text)
-        except Exception as error:
+        except BaseException as error:
             refusal = refusal_of(error)
             if refusal is None:
                 self.refused = error

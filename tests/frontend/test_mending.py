@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from dataclasses import dataclass
 from typing import Annotated
 
 import pydantic
 import pytest
+from pydantic import AfterValidator
 
 import lmlang as lm
 from lmlang.errors import BudgetExceeded, ConstraintError, ProgramError
+from lmlang.frontend.dispatcher import Dispatcher
 from lmlang.grammar.spec import Hole
 from lmlang.protocol import EndTurn, Prompt, Text, Turn
 from lmlang.server.app import make_app
@@ -320,3 +323,40 @@ def test_a_backend_of_random_answers_mends_too():
     state = twice.run(backend=RandomBackend(2), seed=1)
     assert state["x"].b == SEEN[-1]
     assert len(SEEN) == 2
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_whatever_a_validator_raises_arrives_and_later_programs_run(kind: type) -> None:
+    def raising(value: int) -> int:
+        raise kind("by a validator")
+
+    @lm.function(backend=RandomBackend(1))
+    def f(s: lm.ProgramState, tp: object) -> None:
+        s += "n: " + lm.gen("n", type=tp, max_tokens=9)
+
+    refused = Annotated[int, AfterValidator(raising)]
+    arrived: list[object] = []
+
+    def run() -> None:
+        with pytest.raises(kind) as raised:
+            f(refused)
+        arrived.append(raised)
+
+    ran = threading.Thread(target=run, daemon=True)
+    ran.start()
+    ran.join(20)
+    assert arrived, "the program hangs"
+    assert isinstance(f(int)["n"], int)
+
+
+def test_work_that_raises_is_not_the_end_of_all_work(caplog: pytest.LogCaptureFixture) -> None:
+    here, done = Dispatcher(), threading.Event()
+
+    def fault() -> None:
+        raise SystemExit
+
+    here.put(fault)
+    here.after(0, fault)
+    here.after(0.001, done.set)
+    assert done.wait(20)
+    assert caplog.text.count("what a program had to go on with raised") == 2
