@@ -8,6 +8,7 @@ A race is a generator of what it waits for, so that threads and event loops driv
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -112,6 +113,7 @@ class Race(Generic[S]):
     def vote(self, name: str, stop_when_decided: bool) -> Steps[Vote]:
         """What most children say under a name; decided as soon as no other value can win."""
         limits.boolean("stop_when_decided", stop_when_decided)
+        check_name(name)
         variables = [Reader(cursor, False).defined(name) for cursor in self._cursors]
         self._run.depends("what most forks say")
         ballots = _Ballots(len(variables))
@@ -159,7 +161,14 @@ class Race(Generic[S]):
         if when is None:
             return True
         try:
-            return bool(when(self._children[index]))
+            said = when(self._children[index])
+            if inspect.iscoroutine(said):
+                said.close()
+                raise ProgramTypeError(
+                    "first: when is an async function, which says nothing before it is awaited: "
+                    "give a function that says it at once."
+                )
+            return bool(said)
         except Exception as error:
             raise self._of(index, error, "when") from None
 

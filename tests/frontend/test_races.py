@@ -404,3 +404,13 @@ def test_a_blocking_race_in_an_async_program_says_how_to_write_it():
         pytest.raises(lm.ProgramError, match="afirst, abest and avote"),
     ):
         run(body, backend)
+
+
+def test_names_and_conditions_that_are_none_are_told():
+    async def holds(state):
+        return False
+
+    with pytest.raises(lm.ProgramError, match="a variable's name is a string, and this is int"):
+        run(lambda s: forked(s, 2).vote(5))
+    with pytest.raises(lm.ProgramError, match="when is an async function"):
+        run(lambda s: forked(s, 2).first(when=holds))
