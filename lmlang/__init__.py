@@ -96,10 +96,10 @@ if TYPE_CHECKING:
         get_server_info,
         global_config,
     )
-    from lmlang.frontend.view_diff import diff
-    from lmlang.grammar.quotes import Quote
     from lmlang.frontend.telemetry import instrument
     from lmlang.frontend.tools import ToolCall
+    from lmlang.frontend.view_diff import diff
+    from lmlang.grammar.quotes import Quote
     from lmlang.protocol import (
         Backend,
     )

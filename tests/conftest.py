@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from lmlang.runtime import openmp  # noqa: E402, F401 - before any test loads torch
+from lmlang.runtime import openmp  # noqa: F401 - before any test loads torch
 
 settings.register_profile(
     "lmlang",

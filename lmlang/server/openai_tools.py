@@ -27,6 +27,7 @@ MAX_TOOLS = 64
 """Of one request."""
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A function that the model may call.

@@ -110,7 +110,8 @@ def test_any_way_through_a_hole_makes_a_whole_of_it(case, lead, rest, data):
 @pytest.mark.parametrize(("value", "path", "good", "bad"), VALUES)
 def test_masks_are_what_trying_every_token_gives(value, path, good, bad):
     pieces = [bytes([b]) for b in range(256)] + [
-        b'", "', b'"]', b"]}", b"1, ", b'"a', b"12", b'"tags": [', b'{"start": ', b"[]", b'""', b'"},',
+        b'", "', b'"]', b"]}", b"1, ", b'"a', b"12", b'"tags": [', b'{"start": ', b"[]", b'""',
+        b'"},',
     ]  # fmt: skip
     vocabulary = Vocabulary(pieces, encode=lambda text: list(text.encode()))
     for rest in (False, True):
