@@ -62,11 +62,19 @@ def checked_path(journal: object) -> str:
             'of a file, as in journal="run.sqlite".'
         )
     path = os.fspath(journal)
-    if not isinstance(path, str) or not path or "\0" in path:
+    if not isinstance(path, str) or not path or "\0" in path or not _is_name(path):
         raise ProgramError(
             f'journal={quote(str(path))} is no path: give one, as in journal="run.sqlite".'
         )
     return os.path.realpath(path)
+
+
+def _is_name(path: str) -> bool:
+    """Whether a file can have this name, and SQLite open it."""
+    try:
+        return bool(path.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 class Journal:
@@ -95,7 +103,7 @@ class Journal:
                 undo.callback(writing.close)
                 writing.execute("PRAGMA synchronous = NORMAL")  # outlives the process at once
                 self._writer = Writer(path, writing)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeError) as error:
                 raise journal_error(path, error) from error
             except OSError as error:
                 raise JournalError(
@@ -115,7 +123,7 @@ class Journal:
         try:
             with self._reading:
                 found = self._reader.execute(_READ[table], (key,)).fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:
             raise journal_error(self.path, error) from error
         return str(found[0][0]) if found else None
 

@@ -136,7 +136,7 @@ class Writer:
                 f"the journal {quote(self._path)} was deleted or replaced while it was being "
                 "written: what came last is lost; run the batch again with a journal that stays."
             )
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
             return journal_error(self._path, error)
@@ -152,9 +152,9 @@ def _tell(piece: _Piece, error: BaseException | None) -> None:
         _log.exception("a callback of a journal raised")
 
 
-def journal_error(path: str, error: sqlite3.Error) -> JournalError:
+def journal_error(path: str, error: sqlite3.Error | UnicodeError) -> JournalError:
     """What SQLite says of a journal, with its mend."""
-    said = str(error)
+    said = "malformed text" if isinstance(error, UnicodeError) else str(error)
     told = next((mend for words, mend in _MENDS if words in said), "look at its disk")
     return JournalError(f"the journal {quote(path)}: {said}: {told}.")
 
@@ -165,6 +165,8 @@ _MENDS = (
     ("unable to open", "make the file and its folder writable, or give another file"),
     ("locked", "another program is writing it: close that, or give another file"),
     ("malformed", "the file is damaged: give another one"),
+    ("no such table", "the file is damaged: give another one"),
+    ("columns", "the file is damaged: give another one"),
     ("not a database", "it is no journal: give another file"),
 )
 """What SQLite says, and what helps."""

@@ -229,7 +229,7 @@ class KeptCall:
                     (name, journal_values.from_json(held), text)
                     for name, held, text in kept["variables"]
                 ]
-            except (WireError, ValueError, KeyError, TypeError) as error:
+            except (WireError, ValueError, KeyError, TypeError, RecursionError) as error:
                 raise damaged(self._journal.path, f"a row is none: {error}") from error
             for name, held, text in found:
                 variable = cursor.bind(name)

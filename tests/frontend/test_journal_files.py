@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import random
 import shutil
 import sqlite3
 import subprocess
@@ -310,3 +311,33 @@ def test_pictures_are_parts_of_requests_and_not_of_rows(path):
         look.run_batch(
             [(picture,)], backend=ScriptedBackend(vision=True), journal=path, version="1"
         )
+
+
+def test_a_damaged_journal_is_told_or_does_no_harm(path):
+    said = [state.ret_value for state in run(path, 9, seed=1, version="1")]
+    good, luck = path.read_bytes(), random.Random(5)
+    place = good.index(b"INTO") if b"INTO" in good else good.index(b"CREATE TABLE")
+    damages = [good[:place] + b"\xff\x91\xe2" + good[place + 3 :]]  # which is text, and no UTF-8
+    for _ in range(40):
+        data = bytearray(good)
+        for _ in range(luck.choice([1, 9, 200])):
+            data[luck.randrange(len(data))] = luck.randrange(256)
+        damages += [bytes(data), good[: luck.randrange(len(good))]]
+    told = 0
+    for number, data in enumerate(damages):
+        damaged = path.with_name(f"{number}.sqlite")
+        damaged.write_bytes(data)
+        try:
+            assert len(run(damaged, 9, seed=1, version="1")) == len(said)
+        except lm.JournalError:
+            told += 1
+    assert told > len(damages) / 2
+
+
+def test_rows_nested_too_deep_and_names_of_no_file_are_told(path):
+    run(path, 1, seed=1, version="1")
+    execute(path, "UPDATE rows SET value = ?", ("[" * 100_000,))
+    with pytest.raises(lm.JournalError, match="is damaged"):
+        run(path, 1, seed=1, version="1")
+    with pytest.raises(lm.ProgramError, match="is no path: give one"):
+        run(path.with_name("\udcff.sqlite"), 1)
