@@ -143,15 +143,13 @@ class RuntimeEndpoint:
 
     def info(self) -> BackendInfo:
         """The model's name, its context length, and what marks its reasoning; asked for once."""
-        if self._info is None:
-            answer = self._connection.wait_for(lambda client: client.ask("GET", "/lm/info"))
-            self._info = wire.info_from_wire(answer)
-        return self._info
+        return self._info or self.info_now()
 
     def info_now(self) -> BackendInfo:
         """As `info`, asked for again: the server may have another model by now."""
-        self._info = None
-        return self.info()
+        answer = self._connection.wait_for(lambda client: client.ask("GET", "/lm/info"))
+        info = self._info = wire.info_from_wire(answer)
+        return info
 
     def flush_cache(self) -> None:
         """Forget all cached prefixes of all who use the server; needs an administrator's key."""

@@ -120,6 +120,7 @@ def test_the_other_questions(at):
         plain(200, {"v": 1, "text": "yes"}),
         plain(200, {"v": 1, "text": "y"}),
         plain(200, {"v": 1, "model": "m", "context_length": 9}),
+        error(400, lm.ModelError("not now")),
         plain(200, {"v": 1, "model": "n", "fingerprint": "f"}),
         plain(200, {"done": True}),
     )
@@ -131,11 +132,14 @@ def test_the_other_questions(at):
         assert remote.decode([4, 2]) == "yes"
         assert remote.decode([4]) == remote.decode([4]) == "y"
         assert remote.info() == BackendInfo("m", 9) == remote.info()
+        with pytest.raises(lm.ModelError, match="not now"):
+            remote.info_now()
+        assert remote.info() == BackendInfo("m", 9)
         assert remote.info_now() == BackendInfo("n", fingerprint="f") == remote.info()
         remote.flush_cache()
     assert [asked.path for asked in app.asked] == [
         *("/lm/score", "/lm/render", "/lm/encode", "/lm/decode", "/lm/decode"),
-        *("/lm/info", "/lm/info", "/flush_cache"),
+        *("/lm/info", "/lm/info", "/lm/info", "/flush_cache"),
     ]
     assert len({asked.client for asked in app.asked}) == 1  # the connection was kept
     assert app.asked[3].message == {"v": 1, "ids": [4, 2]}
