@@ -12,6 +12,7 @@ import csv
 import json
 import math
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from lmlang.cli import terminal
 from lmlang.errors import LMLangError, ProgramError, quote
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -68,12 +70,15 @@ def _finite(value: Any) -> Any:
 def as_json(value: object) -> str:
     """A value as JSON on one line; every character that a terminal would act on is escaped."""
     text = json.dumps(plain(value), ensure_ascii=False)
-    return text.replace("\x7f", "\\u007f").translate(_C1)
+    return _BREAKS.sub(_escaped, terminal.CONTROL.sub(_escaped, text))
 
 
-_C1 = {
-    code: f"\\u{code:04x}" for code in (*range(0x80, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F))
-}
+_BREAKS = re.compile("[\u2028\u2029]")
+"""What ends a line for some readers."""
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 def failure(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 Say = Callable[[str], None]
 
-_CONTROL = re.compile(
+CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 """Controls besides tab and newline (so no escape sequence begins), and marks of direction."""
@@ -21,7 +21,7 @@ FALLBACK = 80
 
 def shown(text: str) -> str:
     """A text from a model, a file or an error as a terminal may have it."""
-    return _CONTROL.sub("", text)
+    return CONTROL.sub("", text)
 
 
 def say(text: str, end: str = "\n") -> None:

@@ -133,14 +133,15 @@ def test_control_characters_of_a_model_reach_no_terminal(lmlang, program):
         import lmlang as lm
         from lmlang.testing import ScriptedBackend
 
-        @lm.function(backend=ScriptedBackend(["a\x1b[31mred\x9b0m\u202eb\r\x07"]))
+        @lm.function(backend=ScriptedBackend(["a\x1b[31mred\x9b0m\u202eb\u2066\r\x07"] * 2))
         def f(s):
             s += lm.gen("x")
         """
     )
     assert lmlang("run", path).out == "x: a[31mred0mb\n"
     told = lmlang("run", path, "--json").out
-    assert not set(told) & set("\x1b\x9b\u202e\r\x07")
+    assert not set(told) & set("\x1b\x9b\u202e\u2066\r\x07")
+    assert json.loads(told)["variables"] == {"x": "a\x1b[31mred\x9b0m\u202eb\u2066\r\x07"}
 
 
 def test_a_run_can_be_looked_at_and_its_log_kept(lmlang, program, tmp_path):
