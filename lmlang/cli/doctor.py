@@ -29,11 +29,11 @@ OPTIONAL = {
     "uvicorn": ("server", "lmlang serve"),
     "httpx": ("remote", "lm.connect, --url"),
     "openai": ("openai", "lm.OpenAI"),
-    "pandas": (None, "results of batches as data frames"),
-    "pyarrow": (None, "results of batches as Arrow tables"),
-    "opentelemetry": (None, "spans of runs"),
+    "pandas": ("tables", "results of batches as data frames"),
+    "pyarrow": ("tables", "results of batches as Arrow tables"),
+    "opentelemetry": ("telemetry", "spans of runs"),
 }
-"""Import names: the extra of lmlang that brings them (None: pip install NAME), and what for."""
+"""Import names: the extra of lmlang that brings them, and what for."""
 WANTED = ("numpy", "gguf", "safetensors", "tokenizers", "jinja2", "pydantic", "psutil")
 ROOM = 2_000_000_000
 """Bytes of free memory below which a line says so: the embedded model with its caches needs one."""
@@ -192,8 +192,8 @@ def _optional() -> Iterator[Line]:
         if importlib.util.find_spec(name) is not None:
             yield Line(name, f"installed ({purpose})")
         else:
-            what = f'"lmlang[{extra}]"' if extra else name
-            yield Line(name, f"not installed; for {purpose}: pip install {what}")
+            mend = f'pip install "lmlang[{extra}]"'
+            yield Line(name, f"not installed; for {purpose}: {mend}")
 
 
 PARTS: tuple[Callable[[], Iterator[Line]], ...] = (
