@@ -38,6 +38,7 @@ from lmlang.runtime.batch import Batch
 from lmlang.runtime.cache.pool import KVPool, bytes_per_slot
 from lmlang.runtime.model_runner import ModelRunner
 from lmlang.runtime.models.causal import CausalLM
+from lmlang.runtime.models.digits import TEXT, with_chosen_digits
 from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.models.loader import LoadedModel, load_gguf
 from lmlang.runtime.sharing import RowSlots
@@ -156,7 +157,9 @@ def subjects(options: report.Options) -> tuple[list[Subject], LoadedModel]:
     exact = loaded.weights
     short = load_gguf(options.model, torch.bfloat16).weights
     small = load_gguf(options.model, quantize="int8").weights
-    blocks = load_gguf(options.model, quantize="blocks").weights
+    packed = load_gguf(options.model, quantize="blocks16")
+    ids = Tokenizer.from_gguf(loaded.metadata).encode(TEXT)
+    blocks = with_chosen_digits(packed, ids).weights
     one_digit = {
         name: replace(weight, digits=torch.ones_like(weight.digits))
         if isinstance(weight, PackedWeight)
@@ -168,6 +171,7 @@ def subjects(options: report.Options) -> tuple[list[Subject], LoadedModel]:
         subject("float32", exact),
         subject("bfloat16", short, torch.bfloat16),
         subject("blocks", blocks),
+        subject("blocks16", packed.weights),
         subject("blocks, rows of 8 bits", one_digit),
         subject("int8 layers, float32 heads", layers, step=FEW_ROWS),
         subject("int8 weights", small, step=FEW_ROWS),

@@ -33,6 +33,7 @@ typedef struct {
     const float *bias;  /* [outputs] or null */
     float *out;         /* [rows, outputs] */
     size_t blocks, fine, outputs;
+    size_t ahead;       /* so many tiles on are those that the thread will probably do next */
 } Product;
 
 /* A cell of x is what a row has in a block: the scale of the last digit, the sum of the integers
@@ -214,13 +215,13 @@ int lm_multiply(const lm_product *p) {
     int32_t *order = p->space;
     work w = {.given = p, .x = (int8_t *)(order + blocks), .run = chosen(p->bits)};
     size_t fine = put_in_order(p->digits, (int32_t)blocks, order);
-    w.product = (Product){p->weight, order, w.x, p->bias, p->out, (size_t)blocks, fine,
-                          (size_t)p->outputs};
     w.tiles = (p->outputs + TILE - 1) / TILE;
     int64_t most = (int64_t)p->rows * p->outputs * p->inputs / LEAST_SHARE;
     w.shares = (int)(most < 1 ? 1 : most < p->threads ? most : p->threads);
     w.chunk = 2 * (w.tiles / (16 * w.shares)); /* by twos, as they are multiplied */
     w.chunk = w.chunk < 2 ? 2 : w.chunk < MOST_TILES ? w.chunk : MOST_TILES;
+    w.product = (Product){p->weight, order, w.x, p->bias, p->out, (size_t)blocks, fine,
+                          (size_t)p->outputs, (size_t)(w.chunk * w.shares)};
     if (w.shares > 1 && p->rows >= MANY_ROWS)
         lm_parallel(quantise_share, &w, w.shares);
     else

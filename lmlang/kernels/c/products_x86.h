@@ -41,10 +41,13 @@ VNNI WHOLE __m512i numbers512(const uint8_t *block, int bits, int group) {
 
 /* Adds the products of a block and `digits` of each row to `out`; k is its place in the order. */
 VNNI WHOLE void block512(const Product *p, int bits, int digits, int tiles, int rows, size_t k,
-                         const uint8_t *w, size_t far, const int8_t *x, size_t row_far,
+                         const uint8_t *w, size_t far, size_t ahead, const int8_t *x, size_t row_far,
                          __m512 out[PAIR][MOST]) {
     __m512i found[PAIR][MOST];
     w += p->order[k] * (bits == 4 ? BYTES4 : BYTES8);
+    if (ahead)
+        EACH_TILE(for (int i = 0; i < (bits == 4 ? BYTES4 : BYTES8); i += 64)
+                      __builtin_prefetch(w + (ahead + t) * far + i);)
     EACH_TILE(EACH_ROW(found[t][r] = _mm512_setzero_si512();))
     UNROLLED for (int digit = 0; digit < digits; digit++) {
         const int8_t *numbers = x + HEAD + digit * CELL;
@@ -76,16 +79,16 @@ VNNI WHOLE void store512(const Product *p, size_t tile, size_t row, __m512 sums)
 VNNI WHOLE void tile512(const Product *p, int bits, int tiles, size_t tile, size_t row, int rows) {
     size_t blocks = p->blocks, far = blocks * (bits == 4 ? BYTES4 : BYTES8), k = 0;
     const uint8_t *w = p->weight + tile * far;
-    size_t row_far = row_bytes(p);
+    size_t row_far = row_bytes(p), ahead = row ? 0 : p->ahead; /* later rows find them there */
     const int8_t *x = p->x + row * row_far;
     __m512 out[PAIR][MOST];
     EACH_TILE(EACH_ROW(
         out[t][r] = _mm512_setzero_ps();
         __builtin_prefetch(p->out + (row + r) * p->outputs + (tile + t) * TILE, 1); /* far away */))
     for (; k < p->fine; k++, x += FINE)
-        block512(p, bits, 2, tiles, rows, k, w, far, x, row_far, out);
+        block512(p, bits, 2, tiles, rows, k, w, far, ahead, x, row_far, out);
     for (; k < blocks; k++, x += COARSE)
-        block512(p, bits, 1, tiles, rows, k, w, far, x, row_far, out);
+        block512(p, bits, 1, tiles, rows, k, w, far, ahead, x, row_far, out);
     EACH_TILE(EACH_ROW(store512(p, tile + t, row + r, out[t][r]);))
 }
 
