@@ -76,8 +76,8 @@ class Arguments:
             given = {name: value for name, value in self.bound.items() if name not in taken}
             bound = self.signature.bind(*args, **{**given, **kwargs})
         except TypeError as error:
-            hint = next(filter(None, (self._meant(name) for name in kwargs)), "")
-            raise ProgramTypeError(f"{where}{self._name}{self.signature}: {error}{hint}.") from None
+            said = self._unexpected(kwargs) or str(error)
+            raise ProgramTypeError(f"{where}{self._name}{self.signature}: {said}.") from None
         bound.apply_defaults()
         return bound
 
@@ -103,8 +103,15 @@ class Arguments:
             ) from None
         return {**self.bound, **given}
 
-    def _meant(self, name: str) -> str:
-        return "" if name in self._own else meant(name, (*self._own, *RUN_KEYWORDS))
+    def _unexpected(self, kwargs: Iterable[str]) -> str:
+        """That a keyword is of no parameter, which says more than what is missing for it."""
+        if any(p.kind is p.VAR_KEYWORD for p in self.signature.parameters.values()):
+            return ""
+        wrong = next((name for name in kwargs if name not in self._own), None)
+        if wrong is None:
+            return ""
+        hint = meant(wrong, (*self._own, *RUN_KEYWORDS))
+        return f"got an unexpected keyword argument {quote(wrong)}{hint}"
 
 
 def named(bound: inspect.BoundArguments) -> dict[str, Any]:

@@ -147,10 +147,12 @@ def _outputs(log: RunLog) -> dict[str, LoggedOperation]:
 
 
 def _settings(one: RunLog, other: RunLog) -> Iterator[str]:
-    for name in ("program", "model", "lora", "seed", "row_key", "n", "max_program_tokens"):
+    for name in ("program", "model", "lora", "seed", "n", "max_program_tokens"):
         mine, theirs = getattr(one, name), getattr(other, name)
         if mine != theirs:
             yield f"{name}: {mine} | {theirs}"
+    if one.row_key != other.row_key:
+        yield "the rows differ (by arguments or key), and their draws with them"
     for name in one.params.__slots__:
         mine, theirs = getattr(one.params, name), getattr(other.params, name)
         if mine != theirs:

@@ -36,6 +36,7 @@ def test_calling_and_run_are_the_same():
         ((), {}, r"greet\(name: str.*missing a required argument: 'name'"),
         (("a", 1, 2), {}, "too many positional arguments"),
         (("a",), {"nam": 1}, r"unexpected keyword argument 'nam' \(did you mean name\?\)"),
+        ((), {"nam": 1}, r"unexpected keyword argument 'nam' \(did you mean name\?\)\.$"),
         (("a",), {"max_tokens": 3}, r"argument 'max_tokens' \(did you mean max_new_tokens\?\)"),
         (("a",), {"name": "b"}, "multiple values for argument 'name'"),
     ],

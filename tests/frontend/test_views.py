@@ -366,6 +366,7 @@ def test_a_diff_says_where_outputs_part():
     assert (found.equal, found.outputs[0].parts) == (False, 4)
     assert found.outputs[0].why == '"c" 0.37 | "d" 0.37'
     assert "temperature: 1.0 | 0.5" in found.settings
+    assert "the rows differ (by arguments or key), and their draws with them" in found.settings
     lines = found.text(80).split("\n")
     assert lines[0] == "1 of 3 outputs alike"
     assert "the {-cat-}{+dog+} sat" in found.text(80)
