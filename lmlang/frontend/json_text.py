@@ -19,7 +19,7 @@ Step: TypeAlias = str | int
 Path: TypeAlias = tuple[Step, ...]
 
 _TOKEN = re.compile(
-    r'[ \t\r\n]*(?:([\[\]{},:])|("(?:[^"\\]|\\.)*")|("(?:[^"\\]|\\.)*\\?)|([^\s\[\]{},:"]+))',
+    r'[ \t\r\n]*(?:([\[\]{},:])|("[^"\\]*(?:\\.[^"\\]*)*)(?:(")|\\?)|([^\s\[\]{},:"]+))',
     re.DOTALL,
 )
 _PLAIN_KEY = re.compile(r"[^\W\d]\w*")
@@ -58,45 +58,85 @@ class Node:
         return None
 
 
-def parsed(text: str, finished: bool = True) -> Node | None:
-    """The value of JSON text, or of the beginning of one; None where nothing has begun.
+class Scan:
+    """JSON text as it comes; only what has not ended is looked at again. For one thread.
 
-    Args:
-        text: What has been written of it.
-        finished: Whether that is all of it, so that a number at its end has ended.
+    Attributes:
+        text: What has been written.
+        root: Its value; None where nothing has begun.
     """
-    root: Node | None = None
-    open_: list[tuple[Node, str | None]] = []  # each with the key whose value comes next
-    for token in _TOKEN.finditer(text):
-        mark, string, _, other = token.groups()
-        start = token.start(token.lastindex or 0)
-        if mark in (",", ":"):
-            continue
-        if mark in ("]", "}"):
-            open_.pop()[0].end = token.end()
-            continue
-        parent, key = open_[-1] if open_ else (None, None)
-        if parent is not None and parent.kind == "object" and key is None:
-            if string is not None:
-                open_[-1] = (parent, json.loads(string, strict=False))
-            continue
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.root: Node | None = None
+        self._open: list[tuple[Node, str | None]] = []  # each with the key whose value comes next
+        self._begun: Node | None = None  # a string or a number that has not ended
+        self._at = 0
+
+    def push(self, text: str, finished: bool = False) -> None:
+        """More text.
+
+        Args:
+            text: What has come.
+            finished: Whether that is the end, so that a number there has ended.
+        """
+        self.text += text
+        for token in _TOKEN.finditer(self.text, self._at):
+            mark, string, closing, other = token.groups()
+            ended = mark is not None or closing is not None
+            if other is not None:
+                ended = token.end() < len(self.text) or finished or other in _WORDS
+            if ended:
+                self._at = token.end()
+            if mark in ("]", "}"):
+                self._open.pop()[0].end = token.end()
+            elif self._expects_a_key():
+                if closing is not None:
+                    key = json.loads(f'{string}"', strict=False)
+                    self._open[-1] = (self._open[-1][0], key)
+            elif mark not in (",", ":"):
+                self._value(token, ended)
+
+    def _expects_a_key(self) -> bool:
+        if self._begun is not None or not self._open:
+            return False
+        parent, key = self._open[-1]
+        return parent.kind == "object" and key is None
+
+    def _value(self, token: re.Match[str], ended: bool) -> None:
+        """A value that begins, or goes on."""
+        node = self._begun or self._new(token)
+        self._begun = None if ended else node
+        if token[1] is not None:
+            self._open.append((node, None))
+        elif ended:
+            node.end = token.end()
+
+    def _new(self, token: re.Match[str]) -> Node:
+        mark, string, _, _ = token.groups()
         if mark is not None:
-            node = Node("object" if mark == "{" else "array", start)
-        elif other is None:
-            node = Node("string", start, None if string is None else token.end())
+            node = Node("object" if mark == "{" else "array", token.start(1))
+        elif string is not None:
+            node = Node("string", token.start(2))
         else:
-            ended = token.end() < len(text) or finished or other in _WORDS
-            node = Node("other", start, token.end() if ended else None)
-        if parent is None:
-            root = root or node
-        elif parent.kind == "array":
+            node = Node("other", token.start(4))
+        if not self._open:
+            self.root = self.root or node
+            return node
+        parent, key = self._open[-1]
+        if key is None:
             parent.items.append(node)
-        elif key is not None:
+        else:
             parent.members[key] = node
-            open_[-1] = (parent, None)
-        if mark is not None:
-            open_.append((node, None))
-    return root
+            self._open[-1] = (parent, None)
+        return node
+
+
+def parsed(text: str) -> Node | None:
+    """The value of JSON text that has ended; None where nothing has begun."""
+    scan = Scan()
+    scan.push(text, finished=True)
+    return scan.root
 
 
 def place_of(root: Node, steps: Sequence[object]) -> tuple[Path, Node]:

@@ -9,10 +9,11 @@ complete  vendor, date
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from lmlang.frontend.json_text import Node, Path, as_written, name_of, parsed, walk
+from lmlang.frontend.json_text import Node, Path, Scan, Step, as_written, name_of, parsed, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,16 @@ class Partial:
     done: bool = False
 
 
+@dataclass(slots=True)
+class _Members:
+    """The parts of an object or an array that are complete: how many, and their values."""
+
+    count: int = 0
+    values: list[tuple[Step, Any]] = field(default_factory=list)
+
+
 class Growing:
-    """Makes the partial values of one variable. For one thread.
+    """Makes the partial values of one variable; each part of it is read once. For one thread.
 
     Args:
         asked: Its type; None: it has none.
@@ -52,7 +61,9 @@ class Growing:
             self._json = is_json(asked)
             # Validators of the program's own see the whole alone: no part is sure before that.
             self._held = is_validated(asked)
-        self._known: dict[tuple[int, int], Any] = {}
+        self._scan = Scan()
+        self._members: dict[Node, _Members] = {}
+        self._complete = frozenset[str]()
         self._text = ""
 
     def push(self, text: str) -> Partial | None:
@@ -62,10 +73,10 @@ class Growing:
             return None
         if not self._json:
             return Partial(self._text if self._asked is None else None, frozenset(), self._text)
-        root = parsed(self._text, finished=False)
-        complete: set[str] = set()
-        value = None if root is None else self._built(root, self._asked, (), complete)
-        return Partial(None if value is _NOTHING else value, frozenset(complete), self._text)
+        self._scan.push(text)
+        root = self._scan.root
+        value = None if root is None else self._built(root, self._asked, ())
+        return Partial(None if value is _NOTHING else value, self._complete, self._text)
 
     def end(self, value: Any) -> Partial:
         """The value itself."""
@@ -73,37 +84,34 @@ class Growing:
         names = {""} if root is None else {name_of(path) for path, _ in walk(root)}
         return Partial(value, frozenset(names), self._text, done=True)
 
-    def _built(self, node: Node, tp: Any, path: Path, complete: set[str]) -> Any:
+    def _built(self, node: Node, tp: Any, path: Path) -> Any:
         """What there is of a part."""
-        from lmlang.grammar.type_parts import Unread, part_of
+        from lmlang.grammar.type_parts import Unread, part_of, read_part
 
         if node.end is not None:
             try:
-                value = self._read(node, tp)
+                value = read_part(tp, self._source(node))
             except Unread:  # by itself it is no value of what was taken for its type
                 pass
             else:
-                complete |= {name_of((*path, *rest)) for rest, _ in walk(node)}
+                self._complete |= {name_of((*path, *rest)) for rest, _ in walk(node)}
                 return value
         if node.kind == "string":
             written = node.end is None
             return as_written(self._text, node) if written else json.loads(self._source(node))
         if node.kind == "other":
             return _NOTHING
-        parts = [
-            (step, self._built(child, part_of(tp, step), (*path, step), complete))
-            for step, child in node.children()
-        ]
-        there = [(step, part) for step, part in parts if part is not _NOTHING]
-        return dict(there) if node.kind == "object" else [part for _, part in there]
-
-    def _read(self, node: Node, tp: Any) -> Any:
-        from lmlang.grammar.type_parts import read_part
-
-        place = (node.start, node.end or 0)
-        if place not in self._known:
-            self._known[place] = read_part(tp, self._source(node))
-        return self._known[place]
+        members = self._members.setdefault(node, _Members())
+        parts = members.values
+        for step, child in islice(node.children(), members.count, None):
+            value = self._built(child, part_of(tp, step), (*path, step))
+            there = [] if value is _NOTHING else [(step, value)]
+            if child.end is None:
+                parts = [*parts, *there]
+            else:
+                members.count += 1
+                parts += there
+        return dict(parts) if node.kind == "object" else [part for _, part in parts]
 
     def _source(self, node: Node) -> str:
         return self._text[node.start : node.end]

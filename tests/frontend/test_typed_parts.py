@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import json
 import math
+import time
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple, TypedDict
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 import lmlang as lm
 from lmlang.errors import CaptureError
-from lmlang.frontend.json_text import as_written, name_of, parsed, place_of, walk
+from lmlang.frontend.json_text import Scan, as_written, name_of, parsed, place_of, walk
 from lmlang.frontend.partial import Growing
 from lmlang.frontend.units import Unit, are_told_apart, kept_before, segments_of, units_of
 from lmlang.grammar.type_parts import part_of
@@ -56,9 +57,11 @@ def test_every_value_of_json_text_stands_where_it_is_said_to(value, ascii_only, 
 def test_what_is_complete_of_a_beginning_stays_as_it_is(value, data):
     text = json.dumps(value, ensure_ascii=False)
     begun = text[: data.draw(st.integers(0, len(text)))]
-    root = parsed(begun, finished=False)
+    scan, cut = Scan(), data.draw(st.integers(0, len(begun)))
+    scan.push(begun[:cut])
+    scan.push(begun[cut:])
     whole = dict(walk(parsed(text)))
-    for path, node in [] if root is None else walk(root):
+    for path, node in [] if scan.root is None else walk(scan.root):
         due = whole[path]
         assert node.start == due.start
         assert node.end in (None, due.end)
@@ -260,6 +263,35 @@ def test_partial_values_grow_and_what_is_complete_is_what_it_will_be():
     assert after["bills"] == whole.bills
     assert growing.end(whole).value == whole
     assert finals[TEXT.index("2020-01-01") + 4]["bills"][0]["on"] == "2020"
+
+
+@settings(max_examples=60, deadline=None)
+@given(JSON.filter(lambda value: isinstance(value, (list, dict))), st.data())
+def test_partial_values_are_the_same_however_the_text_comes(value, data):
+    text = json.dumps(value)
+    spec, at = lm.grammar.JsonSchema.of({}), 0
+    growing = Growing(spec)
+    while at < len(text):
+        end = data.draw(st.integers(at + 1, len(text)))
+        found = growing.push(text[at:end])
+        assert found == Growing(spec).push(text[:end])
+        at = end
+    assert (found.value, "" in found.complete) == (value, True)
+
+
+def test_a_long_value_grows_in_time_that_its_length_takes():
+    class Line(pydantic.BaseModel):
+        item: str
+        amount: float
+
+    lines = [{"item": f'"{number}" of them', "amount": number / 2} for number in range(500)]
+    text = json.dumps({"lines": lines, "note": "word " * 2_000})
+    growing = Growing(dict[str, list[Line] | str])
+    before = time.process_time()
+    for at in range(0, len(text), 3):
+        found = growing.push(text[at : at + 3])
+    assert time.process_time() - before < 8  # read anew with each piece, it takes minutes
+    assert found.value["lines"][-1] == Line(item='"499" of them', amount=249.5)
 
 
 def test_the_types_of_parts():
