@@ -20,7 +20,8 @@ from lmlang.frontend.dispatcher import dispatcher
 from lmlang.frontend.meta import Meta
 from lmlang.frontend.rendering import text_since
 from lmlang.frontend.requests import Answer
-from lmlang.frontend.run import Entry, Handle, Operation, Phase, Run, Span, State, Variable, stored
+from lmlang.frontend.run import Entry, Handle, Operation, Phase, Run, Span, State, Variable
+from lmlang.frontend.source import stored
 from lmlang.protocol import EndTurn, Image, Prompt, Text, Tokens, Turn
 
 PROMPT_TAIL = 80
@@ -266,7 +267,7 @@ def _fail(state: State, operation: Operation, error: BaseException, ready: deque
     if operation.record is not None:
         operation.record.fail(error)
     _abandon(state, operation, error, ready)
-    if state.run.over_budget:
+    if state.run.budget.over:
         state.run.abort(error)
 
 

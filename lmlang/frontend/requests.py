@@ -307,7 +307,7 @@ def _mending(
     def draw_key(number: int) -> int:
         return draws.draw_key(seed, run.row_key, f"{operation.path}/try{number}", sample)
 
-    most = run.max_program_tokens
+    most = run.budget.most
     left = None if most is None else most - run.usage.generated_tokens
     begin = partial(_generation, run.backend)
     return Mending(run.backend, begin, first, request, living.read, living.tries, draw_key, left)

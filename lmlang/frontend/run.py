@@ -14,13 +14,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from time import perf_counter, time
 from typing import Any
 
-from lmlang.errors import BudgetExceeded, fresh, raisable
+from lmlang.errors import fresh
 from lmlang.frontend import ir, waiting
+from lmlang.frontend.budget import Budget
 from lmlang.frontend.meta import Meta
 from lmlang.frontend.options import GenDefaults
 from lmlang.frontend.record import Record
@@ -29,7 +30,7 @@ from lmlang.frontend.reuse import Reused
 from lmlang.frontend.ringing import Ringing
 from lmlang.frontend.runlog import RunLog
 from lmlang.frontend.samples import Samples
-from lmlang.frontend.source import users_part
+from lmlang.frontend.source import stored
 from lmlang.protocol import (
     Backend,
     Generation,
@@ -222,7 +223,7 @@ class Run:
         self.gen = gen
         self.seed = seed
         self.row_key = row_key
-        self.max_program_tokens = max_program_tokens
+        self.budget = Budget(max_program_tokens)
         self.priority = priority
         self.id = secrets.token_hex(8)
         self.recording = Recording(name)
@@ -239,8 +240,6 @@ class Run:
         self.began, self.started = time(), perf_counter()
         self.stopped: float | None = None
         self._rings: list[Callable[[], None]] = []
-        self._shortened: set[str] = set()
-        self.over_budget = False
         self.send: Callable[[], None] | None = None
         """Sends what has been recorded to where it runs; None: it runs as it is recorded."""
 
@@ -373,46 +372,17 @@ class Run:
     # ---------------------------------------------------------------- max_program_tokens
 
     def within_budget(self, path: str, params: SamplingParams) -> SamplingParams:
-        """The parameters of the generation at ``path``, its length within what the run has left.
-
-        Raises:
-            BudgetExceeded: Nothing is left.
-        """
-        if self.max_program_tokens is None or params.max_tokens == 0:
-            return params
+        """The parameters of the generation at ``path``, within what the run has left."""
         with self.changed:
-            left = self.max_program_tokens - self.usage.generated_tokens
-            if left >= params.max_tokens:
-                return params
-            if left > 0:
-                self._shortened.add(path)
-        if left <= 0:
-            self._exceeded()
-        return replace(params, max_tokens=left, min_tokens=min(left, params.min_tokens))
+            return self.budget.within(path, params, self.usage.generated_tokens)
 
     def charge(self, operation: Operation, usage: Usage, finish: str | None) -> None:
-        """Count what an operation took; what a shortened one left unsaid is beyond the budget.
-
-        Raises:
-            BudgetExceeded: More has been generated than ``max_program_tokens``, or would have.
-        """
+        """Count what an operation took; BudgetExceeded where that is more than there was."""
         with self.changed:
             self.usage += usage
             if operation.record is not None:
                 operation.record.usage = usage
-            most = self.max_program_tokens
-            cut = operation.path in self._shortened and finish == "length"
-            over = most is not None and (self.usage.generated_tokens > most or cut)
-        if over:
-            self._exceeded()
-
-    def _exceeded(self) -> None:
-        self.over_budget = True
-        raise BudgetExceeded(
-            f"the program needs more than max_program_tokens={self.max_program_tokens:,} "
-            f"generated tokens ({self.usage.generated_tokens:,} have been generated): raise it, "
-            "or lower the max_tokens of its generations."
-        )
+            self.budget.check(operation.path, finish, self.usage.generated_tokens)
 
 
 def _line_of(prefix: str) -> list[str]:
@@ -423,13 +393,3 @@ def _line_of(prefix: str) -> list[str]:
         prefix = prefix[: prefix.rfind("/") + 1]
         found.append(prefix)
     return found
-
-
-def stored(error: BaseException) -> BaseException:
-    """A copy of a library error to be kept for readers, with the user's lines of its traceback.
-
-    An exception that is not ours is returned as it is, if readers everywhere can raise it.
-    """
-    error = raisable(error)
-    copied = fresh(error)
-    return error if copied is error else copied.with_traceback(users_part(error.__traceback__))

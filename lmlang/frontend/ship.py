@@ -205,7 +205,7 @@ class Shipping:
             gen.report.return_logprob,
             gen.report.logprob_start_len,
             gen.report.top_logprobs_num,
-            run.max_program_tokens,
+            run.budget.most,
             left,
             run.priority,
             gen.lora,

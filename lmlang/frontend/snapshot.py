@@ -51,7 +51,7 @@ def run_log(run: Run) -> RunLog:
         params=run.gen.params,
         n=run.gen.n,
         lora=run.gen.lora,
-        max_program_tokens=run.max_program_tokens,
+        max_program_tokens=run.budget.most,
         began=run.began,
         seconds=_since(run, stopped),
         error=None if ended is None else _failure(ended),

@@ -6,7 +6,7 @@ import sys
 import traceback
 from types import FrameType, TracebackType
 
-from lmlang.errors import E, LMLangError, with_context
+from lmlang.errors import E, LMLangError, fresh, raisable, with_context
 
 _OURS = (
     "lmlang.frontend.",
@@ -93,6 +93,16 @@ def users_part(found: TracebackType | None) -> TracebackType | None:
     while found is not None and _is_ours(found.tb_frame):
         found = found.tb_next
     return found
+
+
+def stored(error: BaseException) -> BaseException:
+    """A copy of a library error to be kept for readers, with the user's lines of its traceback.
+
+    An exception that is not ours is returned as it is, if readers everywhere can raise it.
+    """
+    error = raisable(error)
+    copied = fresh(error)
+    return error if copied is error else copied.with_traceback(users_part(error.__traceback__))
 
 
 def _is_ours(frame: FrameType) -> bool:
