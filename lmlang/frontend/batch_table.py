@@ -8,20 +8,20 @@ row  country  city   error                  arguments, then variables, then what
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from lmlang.errors import LMLangError, ProgramError, ProgramTypeError, quote
-from lmlang.frontend.literals import quoted
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.reuse import BatchUsage
 from lmlang.frontend.variables import variables_of
-from lmlang.markup import counted
+from lmlang.markup import counted, line, plain, table
 
 if TYPE_CHECKING:
     import pandas
@@ -61,8 +61,8 @@ class Batch(Protocol):
 
 def dicts(result: Batch) -> list[dict[str, Any]]:
     """A dict for each row (see `BatchResult.to_dicts`); all have the same keys."""
-    table = columns(result)
-    return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+    found = columns(result)
+    return [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
 
 
 def columns(result: Batch) -> dict[str, list[Any]]:
@@ -170,14 +170,14 @@ def _missing(package: str, call: str) -> ProgramError:
 
 def text(result: Batch) -> str:
     """The table for people: a line of counts, then rows, cut to 80 columns."""
-    table = {"row": list(result.indices), **columns(result)}
-    *most, last = table  # the last is what went wrong
+    found = {"row": list(result.indices), **columns(result)}
+    *most, last = found  # the last is what went wrong
     ends = [last] if result.errors else []
     names = [*most[: _MOST_COLUMNS - len(ends)], *ends]
-    rows = list(zip(*[table[name] for name in names], strict=True))
+    rows = list(zip(*[found[name] for name in names], strict=True))
     half = _MOST_ROWS // 2
     kept = rows if len(rows) <= _MOST_ROWS else [*rows[:half], *rows[-half:]]
-    shown = list(_aligned([[_cell(cell) for cell in line] for line in (names, *kept)]))
+    shown = table([[_cell(cell) for cell in each] for each in (names, *kept)], (), _WIDTH)
     if len(kept) < len(rows):
         shown.insert(1 + half, f"… {counted(len(rows) - len(kept), 'more row')}")
     if hidden := len(most) + len(ends) - len(names):
@@ -210,25 +210,22 @@ def reuse(usage: BatchUsage) -> str:
     return ""
 
 
-def _cell(value: object) -> str:
-    """A value on one line, with everything escaped that a line cannot show."""
+def told(value: object) -> str:
+    """A value as people read it: texts as they are, objects as JSON, None as nothing."""
     if value is None:
         return ""
+    if isinstance(value, str) and not isinstance(value, Enum):
+        return value
     try:
-        shown = value if isinstance(value, str) else str(value)
+        kept = _plain(value)
+        if isinstance(kept, (dict, list)):
+            return json.dumps(kept, ensure_ascii=False, default=str)
+        return str(kept)
     except Exception:
-        shown = f"<{type(value).__name__}>"
-    return quoted(shown[: 4 * _WIDTH])[1:-1]
+        return f"<{type(value).__name__}>"
 
 
-def _aligned(lines: list[list[str]]) -> Iterable[str]:
-    """Lines of cells as columns; the widest are cut until a line fits."""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    while sum(widths) + 2 * (len(widths) - 1) > _WIDTH and max(widths) > _LEAST:
-        widths[widths.index(max(widths))] -= 1
-    for line in lines:
-        cells = [
-            cell.ljust(width) if len(cell) <= width else cell[: width - 1] + "…"
-            for cell, width in zip(line, widths, strict=True)
-        ]
-        yield "  ".join(cells).rstrip()
+def _cell(value: object) -> str:
+    """A value on one line, with everything escaped that a line cannot show."""
+    shown = told(value)[: 4 * _WIDTH]
+    return line(shown) if isinstance(value, str) else plain(shown).replace("\n", "\\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lmlang import markup
+from lmlang.frontend.batch_table import told
 from lmlang.markup import CODE, MUTED, RED, Html, element, tint
 
 FIRST, LAST = 20, 5
@@ -70,11 +71,7 @@ def _cell(value: object) -> Html:
     """A value; one that is no text in the font of code."""
     if value is None:
         return Html("")
-    try:
-        shown = value if isinstance(value, str) else str(value)
-    except Exception:
-        shown = f"<{type(value).__name__}>"
-    text = markup.middle(shown, LONGEST)
+    text = markup.middle(told(value), LONGEST)
     if isinstance(value, str) or _number(value):
         return markup.escaped(text)
     return element("span", text, style=CODE)

@@ -193,6 +193,21 @@ def test_the_text_is_a_table_of_80_columns_without_control_characters(filled):
     assert str(ask.run_batch([], backend=ScriptedBackend())).startswith("0 rows, ")
 
 
+def test_cells_read_as_people_write_and_wide_characters_keep_columns_aligned():
+    @lm.function
+    def program(s, text):
+        s["made"] = {"day": datetime.date(2025, 3, 1), "of": [text]}
+        s["end"] = "|"
+
+    found = program.run_batch([('so "called"',), ("日本",)], backend=ScriptedBackend())
+    _, head, first, second = str(found).splitlines()
+    assert first.split("  ")[2] == 'so "called"'
+    assert '{"day": "2025-03-01", "of": ["so \\"called\\""]}' in first
+    at = head.index("end")
+    assert first[at] == "|" == second[at - 4]  # behind four characters of two columns each
+    assert "2025-03-01&quot;, &quot;of" in found._repr_mimebundle_()["text/html"]
+
+
 def test_many_columns_fit_the_line_too():
     @lm.function
     def wide(s):
