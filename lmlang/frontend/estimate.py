@@ -35,14 +35,16 @@ class Estimate:
         rows: How many.
         requests: Generations (each sample counts) and selects that the traces show.
         prompt_tokens: Of all requests; exact where no prompt holds an output. A select's may
-            differ by the tokens that its choices begin with.
+            differ by the tokens that its choices begin with. No upper bound where validators may
+            refuse values, which are then written anew.
         cached_tokens: Of these; up to `SLACK` tokens a request less or more than the range says.
         generated_tokens: From the shortest outputs to max_tokens.
         scored_tokens: Of the choices of selects, at most.
         forced_share: The part of generated tokens that constraints leave no choice about, by
             outputs drawn at random; 0 without constraints, None where the backend does not show
             its vocabulary.
-        peak_kv_tokens: Slots of the KV pool at most, with so many rows in flight at a time.
+        peak_kv_tokens: Slots of the KV pool at most, with so many rows in flight at a time; None
+            where nobody knows.
         stops: Where traces ended before their program, and in how many rows: what follows there
             is in no number.
     """
@@ -144,7 +146,8 @@ def estimate(
         generated += Range(min(row.generated.low, high or 0), high)
     open_ended = Range(0, None) if stops else NOTHING
     common = min((row.common for row in rows), default=0)
-    own = sorted((max(0, row.kv - common) for row in rows), reverse=True)
+    kv = [row.kv for row in rows if row.kv is not None]
+    own = sorted((max(0, each - common) for each in kv), reverse=True)
     return Estimate(
         rows=len(rows),
         requests=sum(row.requests for row in rows),
@@ -153,7 +156,7 @@ def estimate(
         generated_tokens=generated + open_ended,
         scored_tokens=_sum(row.scored for row in rows) + open_ended,
         forced_share=outputs.forced_share(),
-        peak_kv_tokens=None if stops else common + sum(own[:threads]),
+        peak_kv_tokens=None if stops or len(kv) < len(rows) else common + sum(own[:threads]),
         stops=tuple(stops.items()),
     )
 

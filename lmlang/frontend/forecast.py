@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lmlang.errors import LMLangError
 from lmlang.frontend import ir
+from lmlang.frontend.mending import HINT
 from lmlang.frontend.options import GenDefaults
+from lmlang.frontend.selection import method_of, needs_unconditional
+from lmlang.frontend.thinking import around
 from lmlang.grammar.spec import Spec
 from lmlang.protocol import Backend, EndTurn, Prompt, Text, Tokens, Turn
 
@@ -89,7 +92,7 @@ class RowForecast:
         self.stop = program.stopped
         self.requests = 0
         self.prompts = self.cached = self.generated = self.scored = NOTHING
-        self.kv = 0
+        self.kv: int | None = 0
         self.common: int = 0
         lines: dict[int, _Line] = {}
         for node in program.nodes:
@@ -97,13 +100,13 @@ class RowForecast:
                 lines[node.made] = _Line()
                 continue
             line = lines[node.state]
-            self._take(node, line)
+            self._take(node, line, program)
             if isinstance(node, ir.Fork):
                 lines.update((made, line.child()) for made in node.made)
             elif not isinstance(node, ir.Return):
                 lines[node.made] = line
 
-    def _take(self, node: ir.Node, line: _Line) -> None:
+    def _take(self, node: ir.Node, line: _Line, program: ir.Program) -> None:
         match node:
             case ir.Text():
                 line.prompt = line.prompt.append(Text(node.text))
@@ -112,7 +115,7 @@ class RowForecast:
             case ir.EndRole():
                 line.prompt = line.prompt.append(EndTurn())
             case ir.Gen():
-                self._gen(node, line)
+                self._gen(node, line, program.tries.get(node.made, 1))
             case ir.Select():
                 self._select(node, line)
             case ir.Ref() | ir.Arg():
@@ -121,21 +124,34 @@ class RowForecast:
             case ir.Join() if node.mode != "gather_variable":
                 self._hole(line, Range(0, None))  # the children's texts, again
 
-    def _gen(self, node: ir.Gen, line: _Line) -> None:
+    def _gen(self, node: ir.Gen, line: _Line, tries: int) -> None:
         params = self._inherited.params
         most = params.max_tokens if node.max_tokens is None else node.max_tokens
         n = self._inherited.n if node.n is None else node.n
         least = self._outputs.least(node.constraint) if most else 0
         least = max(least, node.min_tokens or params.min_tokens)
-        most += node.think or 0
         size = Range(min(least, most), most)
-        self.generated += Range(n * size.low, n * most)
         self._sizes[node.name] = size
         ids = self._backend.encode(line.prompt)
         before = len(ids)
+        if node.think:
+            begin, end = around(self._backend)
+            line.holes += Range(begin, begin)
+            self._ask(ids, line, n, n * node.think)
+            self.generated += Range(0, n * node.think)
+            line.cached = before + line.holes.low
+            line.holes += Range(end, end + node.think)
+        if node.heal:  # the last token of the prompt may be written anew
+            line.holes += Range(-1, 0)
         self._ask(ids, line, n, n * most)
+        self.generated += Range(n * size.low, n * most * tries)
         line.cached = before + line.holes.low
-        self._hole(line, Range(0, most + SLACK))
+        if tries > 1:  # how often one is refused, and how much of it then stays, nobody knows
+            self.prompts, self.cached = Range(self.prompts.low, None), Range(self.cached.low, None)
+            if self.kv is not None:
+                self.kv += n * (tries - 1) * (most + HINT)
+        line.prompt = line.prompt.append(Tokens((), ""))
+        line.holes += Range(0, most + SLACK + (tries - 1) * HINT)
 
     def _select(self, node: ir.Select, line: _Line) -> None:
         if len(node.choices) == 1:
@@ -152,11 +168,14 @@ class RowForecast:
         scored = Sequences()
         for ids in behind:
             scored.add(ids[len(stem) :])
-        self.scored += Range(0, scored.nodes)
+        room = scored.nodes
+        if needs_unconditional(method_of(node.method, None)):  # they are scored alone, too
+            room += sum(len(self._backend.encode(Prompt.of(Text(c)))) + SLACK for c in node.choices)
+        self.scored += Range(0, room)
         sizes = [len(self._backend.encode(line.prompt.append(Text(c)))) for c in node.choices]
         self._sizes[node.name] = Range(1, max(sizes) - len(whole) + SLACK)
         low, high = sorted((len(stem), len(whole)))
-        self._ask(stem, line, 1, scored.nodes)
+        self._ask(stem, line, 1, room)
         self.prompts += Range(low - len(stem), high - len(stem))
         line.cached = max(0, low + line.holes.low - SLACK)
         shortest = min(range(len(sizes)), key=sizes.__getitem__)
@@ -171,13 +190,13 @@ class RowForecast:
         if line.holes == NOTHING:
             found = min(self._cache.add(ids), max(0, len(ids) - 1))
             cached = Range(found, found)
-            new = len(ids) - (found if self.requests else 0)
+            new: int | None = len(ids) - (found if self.requests else 0)
             if not self.requests:
                 self.common = found if self._cache.nodes > len(ids) else len(ids)
         else:
             low = min(line.cached or 0, total.low)
             cached = Range(low, None if total.high is None else max(low, total.high - 1))
-            new = 0 if total.high is None else total.high - low
+            new = None if total.high is None else total.high - low
         self.requests += n
         self.prompts += Range(n * total.low, None if total.high is None else n * total.high)
         rest = Range(
@@ -185,7 +204,7 @@ class RowForecast:
             None if total.high is None else (n - 1) * total.high,
         )
         self.cached += cached + rest
-        self.kv += new + room
+        self.kv = None if self.kv is None or new is None else self.kv + new + room
 
     def _hole(self, line: _Line, size: Range) -> None:
         line.prompt = line.prompt.append(Tokens((), ""))

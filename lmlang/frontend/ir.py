@@ -361,6 +361,8 @@ class Program:
         version: Of the nodes and their meaning.
         sources: The user's line (``file.py:12``) of the node that made a state.
         stopped: Of a trace that did not reach the end: where its static part ended.
+        tries: Of a trace: how many values validators are offered, of the generations (by the state
+            that each makes) whose values validators may refuse.
     """
 
     name: str
@@ -369,6 +371,7 @@ class Program:
     version: int = VERSION
     sources: dict[int, str] = field(default_factory=dict, compare=False, repr=False)
     stopped: Stop | None = field(default=None, compare=False)
+    tries: dict[int, int] = field(default_factory=dict, compare=False, repr=False)
 
     def digest(self) -> str:
         """SHA-256 of the content, the same everywhere; equal programs have equal ones."""

@@ -32,6 +32,8 @@ from lmlang.protocol import Backend, Event, Finish, Generation, Output, Request,
 
 MAX_VALUE, MAX_MESSAGE = 80, 160
 """Characters of a refused value, and of what a validator said, that a hint tells."""
+HINT = 4 * (MAX_VALUE + MAX_MESSAGE + 40)
+"""Tokens of a hint at most: a character has four bytes, and each is a token at the worst."""
 
 
 @dataclass(frozen=True, slots=True)

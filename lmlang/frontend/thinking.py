@@ -87,6 +87,12 @@ class Thinking(Following):
                 self.push(event)
 
 
+def around(backend: Backend) -> tuple[int, int]:
+    """How many tokens stand before reasoning, and how many behind it."""
+    marks = _markers(backend)
+    return len(marks.begin.ids), len(marks.end.ids)
+
+
 def _markers(backend: Backend) -> _Markers:
     info = backend.info()
     if info.thinking is not None:

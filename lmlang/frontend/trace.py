@@ -69,7 +69,8 @@ def trace(
             raise
     finally:
         tracing.over = True
-    return own_refs(replace(tracing.recording.program(), stopped=tracing.stopped))
+    program = tracing.recording.program()
+    return own_refs(replace(program, stopped=tracing.stopped, tries=dict(tracing.tries)))
 
 
 def parameters_of(signature: inspect.Signature) -> tuple[ir.Parameter, ...]:
@@ -140,6 +141,7 @@ class _Tracing:
     def __init__(self, name: str, parameters: tuple[ir.Parameter, ...]) -> None:
         self.recording = _TraceRecording(name, parameters, self)
         self.stopped: ir.Stop | None = None
+        self.tries: dict[int, int] = {}
         self.over = False
         self._lock = threading.Lock()
 
@@ -257,6 +259,8 @@ def _settle(operation: Operation, tracing: _Tracing) -> None:
         return
     if variable is not None:
         living = operation.value
+        if isinstance(node, ir.Gen) and isinstance(living, Living) and living.tries:
+            tracing.tries[node.made] = living.tries
         typed = isinstance(living, Living) and living.read is not None and not living.is_text
         if isinstance(node, ir.SetVar):
             value = operation.value

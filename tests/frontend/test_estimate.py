@@ -5,7 +5,7 @@ from typing import Annotated
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 import lmlang as lm
 from lmlang.frontend.estimate import SLACK, Range
@@ -106,6 +106,45 @@ def test_prompts_with_outputs_have_bounds(runtime):
     forecast, usage = counted(chat, WORDS, runtime)
     assert forecast.prompt_tokens.low < usage.prompt_tokens < forecast.prompt_tokens.high
     within(forecast, usage)
+
+
+def four_at_least(value):
+    if value < 4:
+        raise ValueError("too small")
+    return value
+
+
+@lm.function
+def hidden(s, word):
+    s += "hello " + word + lm.gen("kind", type=bool, think=5, max_tokens=6)
+    s += " the wor" + lm.gen("healed", max_tokens=3, heal=True)
+    choices = ["hello", "help", "the world"]
+    s += lm.select("b", choices, choices_method=lm.unconditional_likelihood_normalized)
+
+
+@lm.function
+def refused(s, word):
+    large = Annotated[int, AfterValidator(four_at_least)]
+    s += "hello " + word + lm.gen("n", type=large, max_tokens=4, tries=100)
+
+
+@lm.function
+def joined(s, word):
+    s += "hello " + word
+    forks = s.fork(3)
+    forks += " more and more" + lm.gen("x", max_tokens=9)
+    forks.join("concate_and_append")
+    s += lm.gen("y", max_tokens=9)
+
+
+def test_what_is_hidden_healed_scored_alone_or_written_anew_has_bounds(runtime):
+    for program in (hidden, refused, joined):
+        forecast, usage = counted(program, WORDS, runtime)
+        within(forecast, usage)
+        peak = forecast.peak_kv_tokens
+        assert peak is None or runtime.stats().kv_tokens_tree <= peak
+        assert (forecast.prompt_tokens.high is None) == (program is not hidden)
+        assert (peak is None) == (program is joined)
 
 
 def test_where_a_trace_stops_numbers_are_lower_bounds(runtime):
