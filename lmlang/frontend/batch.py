@@ -121,7 +121,7 @@ class _Batch:
             if _ends(error, self._on_error):
                 self._stop()
         finally:
-            self._progress.one_ended(self._calls[index].state.usage(), failed)
+            _count(self._calls[index], self._progress, failed)
 
     def _stop(self) -> None:
         with self._lock:
@@ -195,7 +195,11 @@ def _counted(call: RowCall, progress: Progress) -> ProgramState:
         failed = False
         return state
     finally:
-        progress.one_ended(call.state.usage(), failed)
+        _count(call, progress, failed)
+
+
+def _count(call: RowCall, progress: Progress, failed: bool) -> None:
+    progress.one_ended(call.state.usage(), failed, call.state._cursor.run.reused)
 
 
 class _Source:

@@ -11,11 +11,13 @@ from types import TracebackType
 from typing import Any
 
 from lmlang import limits
+from lmlang.frontend.reuse import Reused
 from lmlang.frontend.status_line import StatusLine, is_terminal
 from lmlang.protocol import Usage
 
 BAR = 10
 """Columns of the plain bar."""
+NOTHING, NONE = Usage(), Reused()
 
 
 class Progress:
@@ -32,23 +34,29 @@ class Progress:
         self._total = total
         self._begun = monotonic()
         self._ended = self._failed = 0
-        self._usage = Usage()
+        self._usage, self._reused = NOTHING, NONE
+        self._kept = 0  # rows of which a journal had everything: they took no time
         self._bar: Any = _tqdm(total) if self._wanted and is_terminal() else None
         self._line = StatusLine() if self._wanted and self._bar is None else None
 
-    def one_ended(self, usage: Usage | None = None, failed: bool = False) -> None:
+    def one_ended(
+        self, usage: Usage = NOTHING, failed: bool = False, reused: Reused = NONE
+    ) -> None:
         """One more row has ended.
 
         Args:
             usage: What it took.
             failed: Whether it failed.
+            reused: What of it a journal had.
         """
         if not self._wanted:
             return
         with self._lock:
             self._ended += 1
             self._failed += failed
-            self._usage += usage or Usage()
+            self._usage += usage
+            self._reused += reused
+            self._kept += 0 < reused.tokens == usage.generated_tokens + usage.scored_tokens
             if self._bar is not None:
                 self._bar.set_postfix_str(", ".join(self._numbers()), refresh=False)
                 self._bar.update(1)
@@ -63,19 +71,21 @@ class Progress:
         else:
             full = BAR if not self._total else BAR * self._ended // self._total
             rows = f"[{'█' * full}{'·' * (BAR - full)}] {self._ended:,}/{self._total:,} rows"
-            if 0 < self._ended < self._total:
-                took = monotonic() - self._begun
-                left = [f"{_clock(took / self._ended * (self._total - self._ended))} left"]
+            if self._kept < self._ended < self._total:
+                each = (monotonic() - self._begun) / (self._ended - self._kept)
+                left = [f"{_clock(each * (self._total - self._ended))} left"]
         return ", ".join([rows, *self._numbers(), *left])
 
     def _numbers(self) -> list[str]:
         usage, took = self._usage, max(monotonic() - self._begun, 1e-3)
-        new = usage.generated_tokens + usage.scored_tokens
+        new = usage.generated_tokens + usage.scored_tokens - self._reused.tokens
         found = [f"{new / took:,.0f} tokens/s"]
         if usage.prompt_tokens:
             found.append(f"{usage.cached_tokens / usage.prompt_tokens:.0%} cached")
         if usage.forced_tokens:
             found.append(f"{usage.forced_tokens / usage.generated_tokens:.0%} forced")
+        if self._reused.tokens:
+            found.append(f"{self._reused.tokens:,} tokens from the journal")
         if self._failed:
             found.append(f"{self._failed:,} failed")
         return found

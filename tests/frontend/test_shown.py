@@ -16,6 +16,7 @@ from lmlang import markup
 from lmlang.errors import BackendError
 from lmlang.frontend import live, status_line
 from lmlang.frontend.progress import Progress
+from lmlang.frontend.reuse import Reused
 from lmlang.frontend.view_batch import page
 from lmlang.protocol import CacheTree, TreeNode, Usage
 from lmlang.runtime.metrics import Stats
@@ -227,6 +228,15 @@ def test_the_time_that_is_left_goes_by_the_rows_that_have_ended():
     progress._begun = time.monotonic() - 3_600
     progress.one_ended()
     assert re.search(r"\[██········\] 1/4 rows, 0 tokens/s, 3:00:0\d left", progress.text())
+
+
+def test_rows_from_a_journal_are_neither_fast_nor_a_measure_of_the_others():
+    progress = Progress(True, 4)
+    progress._begun = time.monotonic() - 3_600
+    progress.one_ended(Usage(100, 0, 7_200, 0, 0), reused=Reused(0, 1, 7_200))
+    assert re.search(r"1/4 rows, 0 tokens/s.*, 7,200 tokens from the journal$", progress.text())
+    progress.one_ended(Usage(100, 0, 7_200, 0, 0))
+    assert re.search(r"2/4 rows, 2 tokens/s.* the journal, 2:00:0\d left$", progress.text())
 
 
 # ------------------------------------------------------------------------- as it goes on
