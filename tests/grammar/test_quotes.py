@@ -14,12 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmlang.errors import ConstraintError, ProgramTypeError, SchemaUnsupported
+from lmlang.errors import (
+    ConstraintError,
+    GrammarSyntaxError,
+    ProgramTypeError,
+    SchemaUnsupported,
+)
 from lmlang.grammar.automaton import Automaton
 from lmlang.grammar.compiler import compile_spec, rules_of
 from lmlang.grammar.language import standing_in
 from lmlang.grammar.matcher import GrammarMatcher
 from lmlang.grammar.quotes import MAX_SOURCE, Quote
+from lmlang.grammar.spec import JsonSchema
 from lmlang.grammar.types import reader_of, spec_of
 from lmlang.grammar.vocabulary import Vocabulary
 
@@ -90,10 +96,11 @@ def test_masks_let_through_what_can_go_on_token_by_token():
         assert legal is due, piece
 
 
-def test_a_long_source_costs_little_and_has_few_states():
-    source = " ".join(f"The {n * n % 977}th of {n % 13} rows says {n}." for n in range(700))[
-        :20_000
-    ]
+ROWS = " ".join(f"The {n * n % 977}th of {n % 13} rows says {n}." for n in range(700))
+
+
+@pytest.mark.parametrize("source", [ROWS[:20_000], "-" * 50_000], ids=["prose", "a long line"])
+def test_a_long_source_costs_little_and_has_few_states(source):
     vocabulary = Vocabulary(
         [bytes([b]) for b in range(256)] + [b"The ", b" rows", b"th of", b"says 1"],
         encode=lambda text: list(text.encode()),
@@ -196,6 +203,13 @@ def test_what_is_no_source_is_refused(given, error, said):
     names = dict(zip(("min_length", "max_length"), given[1:], strict=False))
     with pytest.raises(error, match=said):
         Quote(given[0], **names)
+
+
+@pytest.mark.parametrize("source", [7, "a" * (MAX_SOURCE + 1), "a\ud800"])
+def test_a_schema_quotes_from_a_text_as_long_as_a_class_may(source):
+    schema = {"type": "string", "x-lmlang-quoted-from": source}
+    with pytest.raises(GrammarSyntaxError, match=r"surrogate|at most 50,000 characters"):
+        rules_of(JsonSchema.of(schema))
 
 
 def test_the_bare_class_and_other_types_are_refused():

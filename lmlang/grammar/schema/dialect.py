@@ -277,8 +277,9 @@ def _pattern(at: _At, keyword: str, inner: Value) -> None:
 
 
 def _source(at: _At, keyword: str, inner: Value) -> None:
-    if not isinstance(inner, str):
-        raise at.wrong(keyword, inner, "a text, which the string stands in")
+    if not isinstance(inner, str) or len(inner) > quotes.MAX_SOURCE:
+        most = f"of at most {quotes.MAX_SOURCE:,} characters"
+        raise at.wrong(keyword, inner, f"a text {most}, which the string stands in")
     at.kept.source = inner
 
 
