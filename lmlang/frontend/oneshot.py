@@ -8,7 +8,7 @@ Whoever needs more than a call writes the program, which each function's descrip
 from __future__ import annotations
 
 import inspect
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, overload
 
@@ -147,6 +147,7 @@ def classify(
     """
     texts = _texts("classify", text)
     own, more = _split("classify", keywords, frozenset(("choices_method",)))
+    labels = list(labels) if isinstance(labels, Iterator) else labels  # which are read twice
     members, named = members_of(labels)
     answer = select("value", labels, **own)
     head = _head(

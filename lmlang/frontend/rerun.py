@@ -235,6 +235,8 @@ def _refuse_differences(
     for each in log.operations:
         before[each.state].append(each)
     for new in now:
+        if not before[new.state]:
+            raise _parted(log, new, run, "the log does not have it, as if it had been cut", None)
         old = before[new.state].pop(0)
         if old.status == "done":
             found = _difference(old, new, run, tolerance)
@@ -249,12 +251,16 @@ def _difference(
     if new.status != "done":
         said = new.status if new.error is None else f"{new.error.type}: {new.error.message}"
         return f"it does not come about again ({said})", None
+    if len(old.samples) != len(new.samples) or len(old.choices) != len(new.choices):
+        return "the log does not have all of it, as if it had been cut", None
     for number, (was, now) in enumerate(zip(old.samples, new.samples, strict=True)):
         sample = f"sample {number}: " if len(old.samples) > 1 else ""
         if was.tokens != now.tokens:
             at = _first_difference(was.tokens, now.tokens)
             shown = [_token(run, each.tokens[at : at + 1]) for each in (was, now)]
             return f"{sample}token {at:,} was {shown[0]} and is {shown[1]}", at
+        if len(was.logprobs) != len(now.logprobs):
+            return f"{sample}it has {len(now.logprobs)} log-probabilities, not all recorded", None
         for at, (logprob, again) in enumerate(zip(was.logprobs, now.logprobs, strict=True)):
             if not abs(logprob - again) <= tolerance:
                 return (

@@ -110,6 +110,8 @@ def test_labels_have_probabilities_and_a_margin():
     assert found.margin == pytest.approx(found.probs[Mood.GOOD] - found.probs[Mood.BAD])
     prompt = backend.render(backend.requests[0].prompt)
     assert "alone: good, bad</system><user>Awful.</user><assistant>bad</assistant>" in prompt
+    once = (label for label in ("good", "bad"))
+    assert lm.classify("Nice.", once, backend=backend).label in ("good", "bad")
     many = lm.classify(["a", "b"], {"G": "good", "B": "bad"}, backend=backend)
     assert [(each.label, str(each)) for each in many] == [("G", "G")] * 2
 

@@ -269,3 +269,22 @@ def test_runs_that_were_ended_run_again_as_far_as_they_came(rt):
         past = log.fork_at("a", rt)
         past += lm.gen("a", max_tokens=6, ignore_eos=True)
         assert past["a"] == e.value.partial["a"]
+
+
+def test_a_log_that_lacks_something_is_told_where(rt: Runtime) -> None:
+    log = program.run(seed=1, backend=rt).run_log()
+    for number, each in [*enumerate(log.operations)][::3]:
+        cut = [log.operations[:number] + log.operations[number + 1 :]]
+        if each.samples:
+            short = replace(each.samples[0], logprobs=each.samples[0].logprobs[:-1])
+            for less in (
+                replace(each, samples=()),
+                replace(each, samples=(short, *each.samples[1:])),
+            ):
+                cut.append((*log.operations[:number], less, *log.operations[number + 1 :]))
+        if each.choices:
+            less = replace(each, choices=each.choices[1:])
+            cut.append((*log.operations[:number], less, *log.operations[number + 1 :]))
+        for operations in cut:
+            with pytest.raises((lm.ReplayError, lm.ProgramError)):
+                replace(log, operations=tuple(operations)).replay(rt)
