@@ -8,7 +8,7 @@ Whoever needs more than a call writes the program, which each function's descrip
 from __future__ import annotations
 
 import inspect
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, overload
 
@@ -162,7 +162,8 @@ def classify(
         return named[members.index(value)]
 
     shots = _shots("classify", examples, label)
-    return _values(_program("classify", head, shots, answer), texts, text, more, _classified)
+    program = _program("classify", head, shots, answer, _classified)
+    return _values(program, texts, text, more, lambda state: state.ret_value)
 
 
 @overload
@@ -236,11 +237,24 @@ def generate(
 
 
 def _program(
-    name: str, head: str, shots: Sequence[tuple[str, str]], answer: Expression
-) -> Function[[str], None]:
-    """The program of a call: only the text differs from row to row."""
+    name: str,
+    head: str,
+    shots: Sequence[tuple[str, str]],
+    answer: Expression,
+    found: Callable[[ProgramState], Any] | None = None,
+) -> Function[[str], Any]:
+    """The program of a call: only the text differs from row to row.
 
-    def body(s: ProgramState, text: str) -> None:
+    Args:
+        name: The program's.
+        head: The system message.
+        shots: Examples.
+        answer: What is asked for.
+        found: What the program returns, where that is more than a variable's value: a journal that
+            keeps whole rows has it.
+    """
+
+    def body(s: ProgramState, text: str) -> Any:
         if head:
             s += system(head)
         for example, due in shots:
@@ -248,6 +262,7 @@ def _program(
             s += assistant(due)
         s += user(text)
         s += assistant(answer)
+        return None if found is None else found(s)
 
     body.__name__ = body.__qualname__ = name
     return function(body)
@@ -264,7 +279,7 @@ def _classified(state: ProgramState) -> Classification:
 
 
 def _values(
-    program: Function[[str], None],
+    program: Function[[str], Any],
     texts: Sequence[str],
     given: object,
     keywords: dict[str, Any],

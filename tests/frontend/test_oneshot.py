@@ -116,6 +116,23 @@ def test_labels_have_probabilities_and_a_margin():
     assert [(each.label, str(each)) for each in many] == [("G", "G")] * 2
 
 
+def test_labels_of_rows_that_a_journal_has_whole_keep_their_probabilities(tmp_path):
+    texts, keywords = ["Nice.", "Awful."], {"journal": tmp_path / "run.sqlite", "version": "1"}
+    asked = []
+
+    def score(prompt, choice):
+        asked.append(choice)
+        return {"good": -1.0, "bad": -2.0}[choice]
+
+    found, again = [
+        lm.classify(texts, Mood, backend=ScriptedBackend(scores=score), **keywords)
+        for _ in range(2)
+    ]
+    assert found == again
+    assert found[0].margin == pytest.approx(found[0].probs[Mood.GOOD] - found[0].probs[Mood.BAD])
+    assert len(asked) == 4
+
+
 def test_a_stream_gives_values_that_grow_to_the_value():
     backend = ScriptedBackend([ANSWER, "Hi you"], completes="on a thread", chunk=1)
     *growing, last = lm.generate("A bill.", Bill, stream=True, backend=backend)
