@@ -97,6 +97,9 @@ class Estimate:
             for name, one, other, told in lines
         )
 
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": str(self)}
+
     def __str__(self) -> str:
         share = "unknown" if self.forced_share is None else f"about {self.forced_share:.0%}"
         peak = "unknown" if self.peak_kv_tokens is None else f"at most {self.peak_kv_tokens:,}"

@@ -36,6 +36,9 @@ class Forks(Generic[S]):
     def __len__(self) -> int:
         return len(self._children)
 
+    def __repr__(self) -> str:
+        return f"<Forks of {len(self):,} states>"
+
     def __iter__(self) -> Iterator[S]:
         return iter(self._children)
 

@@ -162,6 +162,7 @@ def test_where_a_trace_stops_numbers_are_lower_bounds(runtime):
     assert rows == len(WORDS)
     assert "test_estimate.py" in stop.source
     assert "at least" in str(forecast)
+    assert forecast._repr_mimebundle_() == {"text/plain": str(forecast)}
     within(forecast, usage)
 
 

@@ -34,6 +34,7 @@ def test_forks_are_a_sequence():
     def body(s):
         forks = s.fork(5)
         assert len(forks) == len(list(forks)) == 5
+        assert repr(forks) == "<Forks of 5 states>"
         assert forks[-1] is list(forks)[4]
         assert forks[1:3] == list(forks)[1:3]
         for index in (5, -6):
