@@ -79,7 +79,7 @@ class Journaled:
             try:
                 result = batch.execute(calls, workers, on_error, progress)
             finally:
-                _tell(self._path, [call.call.run.reused for call in calls])
+                _tell(self._path, sum((call.call.run.reused for call in calls), Reused()))
             try:
                 journal.check()
             except JournalError as error:  # which a body has kept to itself
@@ -114,12 +114,12 @@ class Journaled:
         on_error: OnError,
         progress: Progress,
     ) -> Generator[ProgramState]:
+        reused = Reused()
         with opened(self._path) as journal:
             calls = self._calls(rows, make, backend, journal)
-            reused = []
             try:
                 for state in batch.lazily(calls, workers, on_error, progress):
-                    reused.append(state._cursor.run.reused)
+                    reused += state._cursor.run.reused
                     yield state
             finally:
                 _tell(self._path, reused)
@@ -275,12 +275,11 @@ def _checked_version(version: object) -> str | None:
     return version
 
 
-def _tell(path: str, reused: Iterable[Reused]) -> None:
+def _tell(path: str, reused: Reused) -> None:
     """Say what was not computed again."""
-    total = sum(reused, Reused())
-    if total.rows or total.generations:
+    if reused.rows or reused.generations:
         _log.info(
             "run_batch: %d tokens were not computed again: the journal %s had %d generations, and "
             "%d whole rows",
-            *(total.tokens, path, total.generations, total.rows),
+            *(reused.tokens, path, reused.generations, reused.rows),
         )
