@@ -7,6 +7,7 @@ a file, a pipe            a line of its own, every ten seconds at most, and the 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from time import monotonic
@@ -36,6 +37,15 @@ def is_terminal() -> bool:
         return sys.stderr.isatty()
     except (AttributeError, ValueError):  # there is none, or it is closed
         return False
+
+
+def _columns() -> int:
+    """Columns of the terminal that is written to, which standard output need not be."""
+    try:
+        there = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (AttributeError, OSError, ValueError):  # it is none
+        there = 0
+    return min(there or markup.WIDEST, markup.columns())
 
 
 class StatusLine:
@@ -71,7 +81,7 @@ class StatusLine:
     def _write(self, text: str, end: str) -> None:
         shown = markup.line(text)
         if self._over:
-            shown = markup.start(shown, markup.columns() - 1)
+            shown = markup.start(shown, _columns() - 1)
             used = markup.width(shown)
             shown = f"\r{shown}{' ' * (self._width - used)}"
             self._width = 0 if end else used

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import struct
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from lmlang.errors import BackendError
 from lmlang.frontend import live, status_line
 from lmlang.frontend.progress import Progress
 from lmlang.frontend.reuse import Reused
+from lmlang.frontend.status_line import StatusLine
 from lmlang.frontend.view_batch import page
 from lmlang.protocol import CacheTree, TreeNode, Usage
 from lmlang.runtime.metrics import Stats
@@ -340,3 +342,17 @@ def test_a_live_run_is_one_output_of_a_notebook():
     assert shown["output_type"] == "display_data"
     assert "a <b> x: abc" in checked_page(shown["data"]["text/html"])
     assert "⟦x: abc" in shown["data"]["text/plain"]
+
+
+@pytest.mark.parametrize("columns", [1, 12, 60])
+def test_a_line_fits_the_terminal_that_it_is_written_to(monkeypatch, columns):
+    pty = pytest.importorskip("pty", reason="there are no terminals of POSIX")
+    fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    monkeypatch.setenv("COLUMNS", "100")  # as of a standard output that is elsewhere
+    with open(ours, "rb", buffering=0) as read, open(theirs, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        StatusLine().end("a text that is longer than many a terminal is wide: " * 3)
+        shown = read.read(1_000).decode().strip()
+    assert 0 < len(shown) <= max(1, columns - 1)
