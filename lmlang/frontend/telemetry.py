@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from lmlang.errors import ProgramError
+from lmlang.errors import ProgramError, ProgramTypeError, an
 from lmlang.frontend import ir
 from lmlang.frontend.logged import LoggedOperation
 from lmlang.frontend.observing import ignore, observe
@@ -62,6 +62,11 @@ class instrument:  # noqa: N801 - a word of the language
                 "spans need the package opentelemetry-api, which is not installed: "
                 "pip install 'lmlang[telemetry]'."
             ) from None
+        if tracer_provider is not None and not hasattr(tracer_provider, "get_tracer"):
+            raise ProgramTypeError(
+                f"tracer_provider is {an(type(tracer_provider).__name__)}: give a TracerProvider "
+                "of OpenTelemetry, or leave it out."
+            )
         self._tracer = trace.get_tracer("lmlang", tracer_provider=tracer_provider)
         self._content = content
         observe(self)
@@ -94,9 +99,16 @@ class instrument:  # noqa: N801 - a word of the language
         if not span.is_recording():
             span.end()
             return
-        log = run_log(run)
-        _Telling(self._tracer, log, self._content).tell(span)
-        span.end()
+        try:
+            telling = _Telling(self._tracer, run_log(run), self._content)
+            if run.reused.tokens:
+                span.set_attribute("lmlang.reused_tokens", run.reused.tokens)
+            if run.reused.rows:  # a journal had the row whole: nothing has run, nor been used
+                telling.tell_whose(span)
+            else:
+                telling.tell(span)
+        finally:
+            span.end()
 
     def called(self, tool: str) -> tuple[Span, Any]:
         """Begin the span of a tool's call, which is current until it returns."""
@@ -137,17 +149,12 @@ class _Telling:
     def tell(self, root: Span) -> None:
         """The attributes of the run's span, and the spans below it."""
         log, usage = self._log, self._log.usage
+        self.tell_whose(root)
         root.set_attributes(
             {
-                "gen_ai.operation.name": "invoke_agent",
-                "gen_ai.provider.name": PROVIDER,
-                "gen_ai.agent.name": log.program,
-                "gen_ai.request.model": log.model,
                 "gen_ai.usage.input_tokens": usage.prompt_tokens,
                 "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
                 "gen_ai.usage.output_tokens": usage.generated_tokens,
-                "lmlang.run_id": log.run_id,
-                "lmlang.seed": str(log.seed),
             }
         )
         if log.error is not None:
@@ -167,6 +174,19 @@ class _Telling:
         for state, span in reversed(states.items()):
             if state:
                 span.end(self._at(ends[state]))
+
+    def tell_whose(self, root: Span) -> None:
+        """The attributes of the run's span that say what has run, and on which model."""
+        root.set_attributes(
+            {
+                "gen_ai.operation.name": "invoke_agent",
+                "gen_ai.provider.name": PROVIDER,
+                "gen_ai.agent.name": self._log.program,
+                "gen_ai.request.model": self._log.model,
+                "lmlang.run_id": self._log.run_id,
+                "lmlang.seed": str(self._log.seed),
+            }
+        )
 
     def _branch(self, operation: LoggedOperation, state: str, states: dict[str, Span]) -> Span:
         """The span of a state; those of forks begin with their first operation."""

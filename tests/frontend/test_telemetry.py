@@ -177,6 +177,29 @@ def test_batches_errors_and_texts_where_they_are_asked_for(spans):
     assert '"content": "said <b>"' in said
 
 
+def test_what_a_journal_had_is_not_told_as_used_again(spans, tmp_path):
+    def batch():
+        keywords = {"backend": RandomBackend(), "seed": 1, "version": "1"}
+        program.run_batch([{}], journal=tmp_path / "run.sqlite", **keywords)
+        *_, root = spans.named("invoke_agent program")
+        return root
+
+    with lm.instrument(spans.provider):
+        first, again = batch(), batch()
+    used = "gen_ai.usage.output_tokens"
+    assert first.attributes[used] > 0
+    assert "lmlang.reused_tokens" not in first.attributes
+    assert spans.below(first)
+    assert used not in again.attributes
+    assert again.attributes["lmlang.reused_tokens"] >= first.attributes[used]
+    assert not spans.below(again)
+
+
+def test_a_provider_that_is_none_is_refused():
+    with pytest.raises(lm.ProgramError, match="tracer_provider is an int"):
+        lm.instrument(5)
+
+
 def test_no_run_is_told_of_behind_the_block_and_observers_cannot_harm(spans, caplog):
     from lmlang.frontend.observing import ignore, observe
 
