@@ -14,14 +14,14 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
 from lmlang import limits
 from lmlang.errors import JournalError, ProgramError, ProgramTypeError, an, fresh, quote
 from lmlang.frontend import draws
 from lmlang.frontend.journal_lock import Lock
-from lmlang.frontend.journal_writer import Then, Writer, journal_error
+from lmlang.frontend.journal_writer import Then, Writer, journal_error, working
 
 VERSION = 1
 """Of the file; a reader refuses what it does not know."""
@@ -178,7 +178,7 @@ class opened:  # noqa: N801 - read as a verb
         self._path = path
 
     def __enter__(self) -> Journal:
-        with _opening:
+        with _alone():
             journal = _open.get(self._path)
             if journal is None:
                 journal = _open[self._path] = Journal(self._path)
@@ -188,11 +188,30 @@ class opened:  # noqa: N801 - read as a verb
             return journal
 
     def __exit__(self, *_: object) -> None:
-        with _opening:
+        if not getattr(working, "here", False):
+            self._leave()
+            return
+        # The garbage of a lazy batch, collected on a thread that this would wait for.
+        with contextlib.suppress(RuntimeError):  # at the interpreter's exit none begins
+            threading.Thread(target=self._leave, name="lmlang-journal-end", daemon=True).start()
+
+    def _leave(self) -> None:
+        with _alone():
             self._journal._users -= 1
             if not self._journal._users and _open.get(self._path) is self._journal:
                 del _open[self._path]
                 self._journal._close()
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """One thread at a time opens and closes journals."""
+    working.here = True
+    try:
+        with _opening:
+            yield
+    finally:
+        working.here = False
 
 
 def _make(path: str) -> None:

@@ -28,6 +28,9 @@ _log = logging.getLogger("lmlang")
 Then = Callable[[BaseException | None], None]
 """Is told that something has been written, or why not."""
 
+working = threading.local()
+"""``here``: whether this thread writes, opens or closes a journal, and so can wait for no other."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Piece:
@@ -103,6 +106,7 @@ class Writer:
             thread.join()
 
     def _loop(self) -> None:
+        working.here = True
         while True:
             pieces = [self._queue.get()]
             with contextlib.suppress(queue.Empty):

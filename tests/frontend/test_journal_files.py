@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import os
 import random
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -279,6 +281,54 @@ def test_many_threads_wait_for_one_writer(path):
     assert len({state["answer"] for state in found}) == 300
     assert execute(path, "SELECT count(*) FROM answers") == [(300,)]
     assert all(thread.name != "lmlang-journal" for thread in threading.enumerate())
+
+
+class Collecting(str):
+    """A path whose look-up collects garbage."""
+
+    def __hash__(self):
+        gc.collect()
+        return super().__hash__()
+
+
+@pytest.fixture
+def garbage(path):
+    """Makes garbage that has the journal open, which nobody but a test collects."""
+
+    def make():
+        held = []
+        held += [held, run_lazily(path)]
+        next(held[1])
+
+    gc.disable()
+    yield make
+    gc.enable()
+
+
+def run_lazily(path):
+    rows = [(f"q{i}",) for i in range(9)]
+    return ask.run_batch(rows, backend=ScriptedBackend(), journal=path, generator_style=True)
+
+
+def test_a_batch_that_is_garbage_leaves_its_journal_on_whatever_thread(path, garbage):
+    real = journals.checked_path(path)
+
+    def left():
+        for thread in threading.enumerate():
+            if thread.name == "lmlang-journal-end":
+                thread.join(30)
+        return journals._open == {} and not os.path.exists(f"{path}-lock")
+
+    garbage()
+    written = Future()
+    journals._open[real].put("facts", b"x", lambda: str(gc.collect()), written.set_result)
+    written.result(30)  # on the journal's own thread
+    assert left()
+    garbage()
+    with journals.opened(Collecting(real)):  # while another is opened
+        pass
+    assert left()
+    assert len(run(path)) == 2
 
 
 def test_an_answer_that_has_no_json_fails_alone(path):
