@@ -9,6 +9,7 @@ the parameter and the function.
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import json
 import re
@@ -174,7 +175,7 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     if not inspect.isfunction(inner):
         inner = getattr(inner, "func", None) or type(inner).__call__
     try:
-        around = {**_users_frame()[0].f_locals, **_enclosed(inner)}
+        around = {**_around(inner), **_enclosed(inner)}
         return typing.get_type_hints(inner, localns=around, include_extras=True)
     except NameError as error:
         raise ConstraintError(
@@ -186,6 +187,20 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
             f"the types of the tool {quote(name)} cannot be read ({quote(str(error))[1:-1]}): "
             "write each as a type."
         ) from None
+
+
+def _around(function: Any) -> Mapping[str, Any]:
+    """The names where the program names a tool, but for those that mean another thing in it.
+
+    A function of a function may mean what stands around it there; others mean what their module
+    does, whatever the program calls so.
+    """
+    frame = _users_frame()[0]
+    known = getattr(function, "__globals__", {})
+    if known is frame.f_globals and "<locals>" in function.__qualname__:
+        return frame.f_locals
+    own = known.keys() | vars(builtins).keys()
+    return {name: value for name, value in frame.f_locals.items() if name not in own}
 
 
 def _enclosed(function: Any) -> dict[str, Any]:

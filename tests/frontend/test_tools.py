@@ -283,6 +283,19 @@ def test_methods_are_tools_too() -> None:
     assert (call.run(), till.total) == (3, 3)
 
 
+def due(on: date, urgent: bool = False) -> str:
+    """When it is due."""
+    return f"{on} {urgent}"
+
+
+def test_types_of_a_tool_are_those_of_its_module_whatever_the_program_calls_so() -> None:
+    date, bool = "2020-01-01", "yes"
+    (signature,) = lm.ToolCall[due].signatures
+    assert signature.schema["properties"]["on"] == {"format": "date", "type": "string"}
+    assert signature.schema["properties"]["urgent"]["type"] == "boolean"
+    assert (date, bool) == ("2020-01-01", "yes")
+
+
 def test_tools_may_stand_in_functions_and_be_objects_that_are_called() -> None:
     class Kept(BaseModel):
         size: int
