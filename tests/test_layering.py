@@ -29,6 +29,7 @@ MAY_TAKE = {
     "demo": {"", "errors", "protocol", "frontend", "runtime"},
     "cli": {
         *("", "errors", "protocol", "frontend", "backends", "runtime", "kernels", "demo", "server"),
+        "markup",
     },
     "__main__": {"cli"},
 }

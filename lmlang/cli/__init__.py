@@ -59,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         terminal.abandon()
         return UNREAD
     except OSError as error:
-        terminal.tell(f"lmlang {word}: {error}")
+        of = "" if error.filename is None else f": {error.filename}"
+        terminal.tell(f"lmlang {word}: {error.strerror or error}{of}")
         terminal.settle()
         return FAILED
     except Exception as error:

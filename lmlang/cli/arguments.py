@@ -89,9 +89,10 @@ class Parameter:
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False)[0]
             at = "".join(f"[{step!r}]" for step in first["loc"])
+            given = first.get("input")
+            told = quote(given) if isinstance(given, str) else quote(str(given))[1:-1]
             raise ValueError(
-                f"{self.name}{at}={quote(str(first.get('input')))} is no {self.annotation}: "
-                f"{first['msg']}"
+                f"{self.name}{at}={told} is no {self.annotation}: {first['msg']}"
             ) from None
 
 

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from lmlang.cli.arguments import missing, parameters_of, signature_of
 from lmlang.errors import ProgramError, quote
 from lmlang.frontend.program import Function
+from lmlang.markup import counted
 
 FORMATS = ("csv", "tsv", "jsonl")
 _FORMAT_OF = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
@@ -83,6 +84,12 @@ class RowsFile:
         good = (name for row in self.rows if not row.fault for name in row.input)
         return [name for name in dict.fromkeys(good) if name not in self._parameters]
 
+    @property
+    def twice(self) -> list[str]:
+        """Arguments for every row that good rows have columns for, which win."""
+        columns = {name for row in self.rows if not row.fault for name in row.input}
+        return [name for name in self._given if name in columns]
+
     def _text(self, name: str) -> str:
         try:
             data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
@@ -125,7 +132,7 @@ class RowsFile:
         for number, (line, cells) in enumerate(lines, 1):
             named = {name: cell for name, cell in zip(header, cells, strict=False) if name}
             if len(cells) != len(header):
-                fault = f"it has {len(cells):,} fields, and the header has {len(header):,}"
+                fault = f"it has {counted(len(cells), 'field')}, and the header has {len(header):,}"
                 yield Row(number, line, None, named, fault)
             else:
                 yield self._row(number, line, named, texts=True)

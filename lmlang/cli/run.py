@@ -17,6 +17,7 @@ from lmlang.frontend.program import Function
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.reuse import Reused
 from lmlang.frontend.variables import variables_of
+from lmlang.markup import counted
 from lmlang.protocol import Backend, Usage
 
 DESCRIPTION = """\
@@ -66,7 +67,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--rows",
         metavar="FILE",
         help="run once for each row of a .csv, .tsv or .jsonl file; - is standard input. Columns "
-        "that are no parameters stand in the results as they are",
+        "that are no parameters stand in the results as they are. In CSV, semicolons separate "
+        "where the first line has these and no comma",
     )
     rows.add_argument(
         "--rows-format",
@@ -158,6 +160,8 @@ def _rows(program: Function[Any, Any], given: dict[str, Any], options: argparse.
     if file.unused:
         names = ", ".join(map(repr, file.unused))
         terminal.tell(f"columns that are no parameters of {program.__name__}, kept: {names}")
+    for name in file.twice:
+        terminal.tell(f"the column {name!r} goes before the argument of that name")
     told, inputs = _Told(len(file.rows)), (options.rows, target.split(options.target)[0])
     with (
         terminal.results() as say,
@@ -165,10 +169,14 @@ def _rows(program: Function[Any, Any], given: dict[str, Any], options: argparse.
         backends.chosen(options) as backend,
     ):
         forecast = _forecast(program, file.rows, options, backend) if options.usage else None
-        for row, state in _ran(program, file.rows, options, backend):
-            result = _result(row, state)
-            told.of(row, result, state)
-            results.add(result)
+        try:
+            for row, state in _ran(program, file.rows, options, backend):
+                result = _result(row, state)
+                told.of(row, result, state)
+                results.add(result)
+        except KeyboardInterrupt:
+            told.interrupted(options.journal)
+            raise
     if forecast is not None:
         terminal.tell(forecast.beside(told.usage))
     return told.end(options.out)
@@ -240,12 +248,13 @@ class _Told:
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
-        self._failed = 0
+        self._ended = self._failed = 0
         self.usage = Usage()
         self._reused = Reused()
 
     def of(self, row: Row, result: Result, state: ProgramState | None) -> None:
         """Take note of a row that has ended."""
+        self._ended += 1
         if state is not None:
             self.usage += state.usage()
             self._reused += state._cursor.run.reused
@@ -253,6 +262,12 @@ class _Told:
             self._failed += 1
             if self._failed <= TOLD:
                 terminal.tell(f"row {row.number:,} (line {row.line:,}): {result.error}")
+
+    def interrupted(self, journal: str | None) -> None:
+        """Tell how far it came, and how to go on."""
+        then = "with --journal FILE a run could go on" if journal is None else "run it again: it "
+        then += "" if journal is None else f"goes on from {journal}"
+        terminal.tell(f"interrupted after {self._ended:,} of {counted(self._rows, 'row')}; {then}")
 
     def end(self, out: str | None) -> int:
         """Tell the sums; returns the exit code."""
@@ -262,8 +277,9 @@ class _Told:
         where = f", in {out}" if out not in (None, "-") else ""
         reused = self._reused.rows + self._reused.generations
         kept = f"; {reused:,} of the outputs were in the journal" if reused else ""
+        rows, done = counted(self._rows, "row"), self._rows - self._failed
         terminal.tell(
-            f"{self._rows:,} rows: {self._rows - self._failed:,} done, {self._failed:,} failed"
+            f"{rows}: {done:,} done, {self._failed:,} failed"
             f"{where}; {usage.prompt_tokens:,} prompt tokens ({usage.cached_tokens:,} cached), "
             f"{usage.generated_tokens:,} generated ({usage.forced_tokens:,} forced){kept}"
         )

@@ -28,7 +28,7 @@ def test_bad_rows_are_told_and_the_others_go_on(lmlang, program, tmp_path):
     assert found[0]["variables"]["country"] == "France"
     assert found[1]["input"]["country"] == 'Pe"ru\r\nLima'
     assert found[1]["error"].startswith("year='x' is no int")
-    assert found[2]["error"] == "it has 1 fields, and the header has 3"
+    assert found[2]["error"] == "it has 1 field, and the header has 3"
     assert found[3]["error"] is None  # an empty year is the default, an empty country a text
     assert found[4]["error"] == "ValueError: there is no such place"
     assert "row 2 (line 3): year='x' is no int" in ran.err
@@ -95,7 +95,7 @@ def test_bad_lines_of_json(lmlang, program, tmp_path):
     assert errors[3].startswith("it has no 'country', which capital(country: str")
     assert errors[4] == "it is no JSON (NaN is no number of JSON)"
     assert errors[5].startswith("it is no JSON (")
-    assert errors[6].startswith("country='5' is no str")
+    assert errors[6].startswith("country=5 is no str")
 
 
 def test_arguments_beside_rows_hold_for_all_and_semicolons_and_tabs_separate(
@@ -108,8 +108,14 @@ def test_arguments_beside_rows_hold_for_all_and_semicolons_and_tabs_separate(
         (line,) = lines(ran.out)
         assert line["input"] == {"year": 1, "id": "2,5"}
         assert line["variables"]["country"] == "Peru"
+        assert "goes before" not in ran.err
+    ran = lmlang("run", f"{path}:capital", "--rows", tmp_path / "a.csv", "--year", 3, *COUNTRY)
+    assert "the column 'year' goes before the argument of that name" in ran.err
+    assert lines(ran.out)[0]["input"]["year"] == 1
+    assert "1 row: 1 done, 0 failed" in ran.err
 
 
+COUNTRY = ("--country", "Peru")
 FORMULAS = ["=1+1", "+1", "-2+3", "@sum", "\t=1", "\r=1", "plain", "'quoted", '"', "a,b\nc"]
 
 
@@ -320,6 +326,11 @@ def test_an_interrupt_keeps_the_rows_that_had_ended(lmlang, program, tmp_path, e
     ran = lmlang("run", path, "--rows", rows, "--out", out, "--num-threads", 1)
     assert ran.code == 130
     assert "Traceback" not in ran.err
+    said = "interrupted after 2 of 4 rows; with --journal FILE a run could go on"
+    assert ran.err.splitlines()[-1] == said
+    ran = lmlang("run", path, "--rows", rows, "--out", out, "--journal", tmp_path / "j")
+    assert ran.err.splitlines()[-1].endswith(f"rows; run it again: it goes on from {tmp_path}/j")
+    ran = lmlang("run", path, "--rows", rows, "--out", out, "--num-threads", 1)
     written = out.read_text().splitlines()[end == "csv" :]
     assert len(written) == 2
 
