@@ -81,10 +81,12 @@ def processed(logits: Tensor, drawing: Drawing) -> Tensor:
         changed = processor(tuple(drawing.task.output.ids), row)
     except LMLangError:
         raise
-    except Exception as error:
-        raise ProgramError(
-            f"logits_processor raised {type(error).__name__}: {str(error)[:200]}."
-        ) from error
+    except BaseException as error:  # the thread is everybody's: not even exits go through it
+        try:
+            said = f": {str(error)[:200]}" if str(error) else ""
+        except Exception:
+            said = ""
+        raise ProgramError(f"logits_processor raised {type(error).__name__}{said}.") from error
     changed = row if changed is None else changed
     if not isinstance(changed, Tensor) or changed.shape != row.shape:
         what = tuple(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__

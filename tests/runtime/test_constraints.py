@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -507,7 +508,8 @@ def test_a_processor_runs_for_each_token_where_others_are_drafted() -> None:
 @pytest.mark.parametrize(
     ("processor", "message"),
     [
-        (lambda ids, row: 1 / 0, "logits_processor raised ZeroDivisionError"),
+        (lambda ids, row: 1 / 0, "logits_processor raised ZeroDivisionError: division by zero."),
+        (lambda ids, row: sys.exit(), "logits_processor raised SystemExit."),
         (lambda ids, row: row[:3], r"returned \(3,\): return a tensor of 286"),
         (lambda ids, row: 5, "returned int"),
         (lambda ids, row: row * float("nan"), "returned NaN"),
