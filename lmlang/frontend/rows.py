@@ -84,7 +84,10 @@ class RowKeys:
                 if told is error:
                     raise
                 raise told from error
-            return _given_key(index, value)
+            given = _given_key(index, value)
+            if self._lasting:
+                self._check_apart(index, given, arguments)
+            return given
         try:
             body = draws.digest(arguments)
         except draws.NoCanonicalForm:
@@ -93,6 +96,18 @@ class RowKeys:
             return draws.numbered("index", b"", index)
         self._seen[body] += 1
         return draws.numbered("arguments", body, self._seen[body] - 1)
+
+    def _check_apart(self, index: int, given: bytes, arguments: Mapping[str, object]) -> None:
+        """Refuse a second row of a key where arguments do not tell the two apart."""
+        try:
+            draws.digest(arguments)
+        except draws.NoCanonicalForm as error:
+            if self._seen[given]:
+                raise ProgramTypeError(
+                    f"key(row) of row {index} is that of a row before, and a journal cannot tell "
+                    f"them apart by their arguments: {error}. Give each row a key of its own."
+                ) from None
+            self._seen[given] += 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -480,6 +480,25 @@ def test_an_argument_without_canonical_form_is_named(path):
     assert keyed.errors == {}
 
 
+def test_rows_of_one_key_whose_arguments_are_not_told_apart_are_refused(path):
+    @lm.function
+    def program(s, tool):
+        s["tool"] = tool if isinstance(tool, str) else ""
+
+    def run(*tools, **keywords):
+        rows = [(tool,) for tool in tools]
+        keywords |= {"backend": ScriptedBackend(), "on_error": "return", "key": lambda row: "k"}
+        return program.run_batch(rows, **keywords)
+
+    kept = {"journal": path, "version": "1"}
+    found = run(Opaque(), "a", Opaque(), "b", **kept)
+    assert list(found.errors) == [2]
+    with pytest.raises(TypeError, match=r"key\(row\) of row 2 is that of a row before, and a jou"):
+        raise found.errors[2]
+    assert [found[i]["tool"] for i in (0, 1, 3)] == ["", "a", "b"]
+    assert run(Opaque(), Opaque()).errors == {}
+
+
 def test_what_a_journal_cannot_tell_apart_is_refused(path):
     @lm.function
     def program(s):
