@@ -157,21 +157,21 @@ def subjects(options: report.Options) -> tuple[list[Subject], LoadedModel]:
     exact = loaded.weights
     short = load_gguf(options.model, torch.bfloat16).weights
     small = load_gguf(options.model, quantize="int8").weights
-    packed = load_gguf(options.model, quantize="blocks16")
+    packed = load_gguf(options.model, quantize="blocks")
     ids = Tokenizer.from_gguf(loaded.metadata).encode(TEXT)
-    blocks = with_chosen_digits(packed, ids).weights
+    eight = with_chosen_digits(packed, ids).weights
     one_digit = {
         name: replace(weight, digits=torch.ones_like(weight.digits))
         if isinstance(weight, PackedWeight)
         else weight
-        for name, weight in blocks.items()
+        for name, weight in eight.items()
     }
     layers = {**small, **{name: exact[name] for name in HEADS if name in exact}}
     return [
         subject("float32", exact),
         subject("bfloat16", short, torch.bfloat16),
-        subject("blocks", blocks),
-        subject("blocks16", packed.weights),
+        subject("blocks", packed.weights),
+        subject("blocks8", eight),
         subject("blocks, rows of 8 bits", one_digit),
         subject("int8 layers, float32 heads", layers, step=FEW_ROWS),
         subject("int8 weights", small, step=FEW_ROWS),

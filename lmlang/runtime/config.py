@@ -79,7 +79,7 @@ MENDS: Mapping[str, str] = {
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "dtype": ("auto", "float32", "bfloat16", "float16"),
-    "quantize": ("auto", "none", "int8", "blocks", "blocks16"),
+    "quantize": ("auto", "none", "int8", "blocks", "blocks8"),
     "kv_dtype": ("auto", "int8"),
     "policy": POLICIES,
     "eviction": ("program", "lru"),

@@ -65,12 +65,12 @@ class Runtime:
             float32 on a CPU: exact, and the reference; and bfloat16 on a GPU.
         quantize: Of the matrices of the model. None keeps them as they are: the reference. "blocks"
             keeps a GGUF file's own blocks of 4 and 8 bits (other files get blocks of 8) and
-            multiplies them with rows of 8 bits, and of 15 in the columns with the largest numbers:
-            several times as fast on a CPU, and nearer to float32 than bfloat16 is
-            (docs/explanation/performance.md). "blocks16" has 15 bits in all columns: tokens hardly
-            ever differ from float32's. "int8" gives each output a scale: half of the memory of
-            bfloat16. "auto" is "blocks" for a quantised GGUF file on a CPU, unless dtype says
-            otherwise or the C kernels are missing; else None.
+            multiplies them with rows of 15 bits: several times as fast as float32 on a CPU, and
+            tokens hardly ever differ from it (docs/explanation/performance.md). "blocks8" has 15
+            bits in the columns with the largest numbers alone and 8 in all others: faster still,
+            and as near to float32 as bfloat16 is. "int8" gives each output a scale: half of the
+            memory of bfloat16. "auto" is "blocks" for a quantised GGUF file on a CPU, unless dtype
+            says otherwise or the C kernels are missing; else None.
         kv_dtype: "int8" keeps keys and values as int8, with a scale for each token's head: 1.9
             times as many tokens as in bfloat16 with the same memory.
         device: "cpu", "cuda", or "cuda:1" for the second GPU. None ("auto") is the first GPU, and

@@ -41,8 +41,8 @@ def opened(quantize: str) -> OpenedModel:
 
 @needs_library
 def test_blocks_compute_what_the_numbers_of_the_file_give() -> None:
-    ids = opened("blocks16").tokenizer.encode(TEXT)
-    exact, found = (oracle.logits(opened(how).model, ids) for how in ("none", "blocks16"))
+    ids = opened("blocks").tokenizer.encode(TEXT)
+    exact, found = (oracle.logits(opened(how).model, ids) for how in ("none", "blocks"))
     far = (exact.log_softmax(-1) - found.log_softmax(-1)).abs()
     divergence = (exact.softmax(-1) * (exact.log_softmax(-1) - found.log_softmax(-1))).sum(-1)
     assert (exact.argmax(-1) == found.argmax(-1)).float().mean() >= 0.99
@@ -52,15 +52,15 @@ def test_blocks_compute_what_the_numbers_of_the_file_give() -> None:
 
 @needs_library
 def test_with_a_second_digit_where_it_counts_blocks_are_as_near_to_float32_as_bfloat16() -> None:
-    ids = opened("blocks").tokenizer.encode(TEXT)
+    ids = opened("blocks8").tokenizer.encode(TEXT)
     exact = oracle.logits(opened("none").model, ids).log_softmax(-1)
 
     def divergence(model: OpenedModel) -> float:
         found = oracle.logits(model.model, ids).float().log_softmax(-1)
         return (exact.exp() * (exact - found)).sum(-1).mean().item()
 
-    others = with_digits(opened("blocks"), lambda digits: 3 - digits)
-    found = divergence(opened("blocks"))
+    others = with_digits(opened("blocks8"), lambda digits: 3 - digits)
+    found = divergence(opened("blocks8"))
     assert found < 1.25 * divergence(open_model(None, dtype="bfloat16"))
     assert divergence(others) > 1.5 * found
 
@@ -156,7 +156,7 @@ def test_none_is_the_exact_path() -> None:
     prompts = ["The capital of France is"]
     with (
         Runtime(kv_tokens=500, quantize=None) as exact,
-        Runtime(kv_tokens=500, quantize="blocks16") as quick,
+        Runtime(kv_tokens=500, quantize="blocks") as quick,
     ):
         one, other = (outputs(rt, prompts)[0].result() for rt in (exact, quick))
     assert one.ids == other.ids

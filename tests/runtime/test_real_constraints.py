@@ -14,7 +14,6 @@ from transformers import LlamaForCausalLM
 from lmlang.grammar.compiler import compile_spec
 from lmlang.grammar.spec import JsonSchema, Regex, Spec
 from lmlang.grammar.vocabulary import Vocabulary
-from lmlang.kernels import native
 from lmlang.protocol import EndTurn, Output, Prompt, Request, SamplingParams, Text, Turn
 from lmlang.runtime.local import Runtime
 from lmlang.runtime.models.fetch import find_embedded_model
@@ -68,8 +67,7 @@ PERSON = {
 
 @pytest.fixture(scope="module")
 def rt():
-    exact = "blocks16" if native.available() else None  # the default is as near as bfloat16
-    with Runtime(kv_tokens=6_000, quantize=exact) as runtime:
+    with Runtime(kv_tokens=6_000) as runtime:
         yield runtime
         runtime.check()
 

@@ -29,15 +29,15 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 QUANTISED = frozenset({"embed", "head", "qkv", "out", "gate_up", "down"})
 """The native weights that are matrices: what a scheme is about."""
 
-Scheme: TypeAlias = Literal["none", "int8", "blocks", "blocks16"]
+Scheme: TypeAlias = Literal["none", "int8", "blocks", "blocks8"]
 SCHEMES: Mapping[Scheme, Callable[[Tensor], Weight]] = {
     "none": lambda weight: weight,
     "int8": quantise_weight,
     "blocks": pack_floats,
-    "blocks16": pack_floats,
+    "blocks8": pack_floats,
 }
 """What becomes of a matrix. Blocks that the file itself has are kept as they are."""
-BLOCKS = ("blocks", "blocks16")
+BLOCKS = ("blocks", "blocks8")
 """The schemes whose matrices are `PackedWeight`s: here all with two digits."""
 
 GGUF_NAMES = {

@@ -125,7 +125,7 @@ def open_model(
             there on this machine goes first.
         dtype: Of the weights: "float32", "bfloat16" or "float16"; "auto" is float32 on a CPU and
             bfloat16 on a GPU.
-        quantize: Of the matrices among them: "none", "int8", "blocks", "blocks16" (see `Runtime`);
+        quantize: Of the matrices among them: "none", "int8", "blocks", "blocks8" (see `Runtime`);
             "auto" is "blocks" for a quantised GGUF file on a CPU whose dtype is "auto", where the C
             kernels are, and none otherwise.
         revision: Branch, tag or commit of a model on the hub.
@@ -241,7 +241,7 @@ def _folder_model(path: Path, how: Loading, tokenizer: Tokenizer) -> CausalLM:
 
 
 def _native(loaded: LoadedModel, how: Loading, tokenizer: Tokenizer) -> LlamaModel:
-    if how.quantize == "blocks":
+    if how.quantize == "blocks8":
         loaded = with_chosen_digits(loaded, tokenizer.encode(TEXT))
     weights, device = loaded.weights, how.device
     needed = sum(weight.nbytes for weight in weights.values())
