@@ -65,6 +65,7 @@ SUBJECTS: Mapping[str, Kind] = {
     OURS: Kind("of_lmlang"),
     FLOAT32: _without(quantize="none"),
     BFLOAT16: _without(dtype="bfloat16"),
+    "lmlang blocks8": _without(quantize="blocks8"),
     "lmlang, no radix cache": _without(radix_cache=False),
     "lmlang, no sharing in a batch": _without(in_batch_sharing=False),
     "lmlang, no cascade": _without(cascade=False),
