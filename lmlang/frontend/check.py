@@ -6,7 +6,7 @@ source  what a trace cannot see, or never reaches: reads, lost expressions   che
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lmlang.errors import CaptureError, ConstraintError, LMLangError, quote
@@ -15,7 +15,8 @@ from lmlang.frontend.check_source import Source, source_of
 from lmlang.frontend.finding import Finding
 from lmlang.frontend.options import GenDefaults
 from lmlang.frontend.source import raised_at
-from lmlang.grammar.spec import Spec
+from lmlang.grammar import literals
+from lmlang.grammar.spec import Choice, Regex, Spec
 
 SHARED = 200
 """Characters of common text behind an argument from which on they count."""
@@ -235,16 +236,17 @@ class _Lines:
             )
         if node.ends_turn or node.method not in (None, "joint"):
             return
-        for choice in node.choices:
-            shorter = [c for c in node.choices if c != choice and choice.startswith(c)]
-            if shorter:
-                yield Finding.of(
-                    "LM106",
-                    source,
-                    f"{quote(choice)} begins with another choice, {quote(shorter[0])}, which is "
-                    "at least as likely: end the choices alike (as with a full stop), let the "
-                    "select end its turn, or take lm.token_length_normalized.",
-                )
+        beginning = _beginnings(node.choices)
+        if beginning:
+            choice, shorter = beginning[0]
+            more = f" (so do {len(beginning) - 1:,} more)" if len(beginning) > 1 else ""
+            yield Finding.of(
+                "LM106",
+                source,
+                f"{quote(choice)} begins with another choice, {quote(shorter)}, which is at least "
+                f"as likely{more}: end the choices alike (as with a full stop), let the select end "
+                "its turn, or take lm.token_length_normalized.",
+            )
 
     def _spaced(self, line: _Line, source: str) -> Iterator[Finding]:
         if line.text.endswith(" ") and line.text.strip():
@@ -291,7 +293,20 @@ def _shortest(constraint: Spec) -> int:
 
 
 def _is_short(constraint: Spec) -> bool:
-    """Whether an output is a few tokens by itself: a scalar, as its pattern shows."""
-    from lmlang.grammar.spec import Choice
-
+    """Whether an output is a few tokens by itself: a choice, or a scalar of a known pattern."""
+    if isinstance(constraint, Regex):
+        return constraint.pattern in (literals.INTEGER, literals.REAL, literals.DATE)
     return isinstance(constraint, Choice)
+
+
+def _beginnings(choices: Sequence[str]) -> list[tuple[str, str]]:
+    """The choices that begin with another one, each with the shortest such, in their order."""
+    shortest: dict[str, str] = {}
+    open_: list[str] = []
+    for choice in sorted(choices):  # what begins with a text follows it, before all else
+        while open_ and not choice.startswith(open_[-1]):
+            open_.pop()
+        if open_:
+            shortest[choice] = open_[0]
+        open_.append(choice)
+    return [(choice, shortest[choice]) for choice in choices if choice in shortest]

@@ -149,6 +149,25 @@ def test_choices():
     assert warned == [("LM105", line_of("one")), ("LM106", line_of("a beginning"))]
 
 
+def test_many_choices_that_begin_others_are_one_finding():
+    @lm.function
+    def numbered(s):
+        s += "The row is " + lm.select("row", [f"row {number}" for number in range(3_000)])
+
+    (finding,) = [each for each in numbered.check() if each.code == "LM106"]
+    assert finding.message.startswith("'row 10' begins with another choice, 'row 1', which")
+    assert "(so do 2,989 more)" in finding.message
+
+
+@lm.function
+def counted(s):
+    s += "There are " + lm.gen("n", type=int) + " of " + lm.gen("m", type=float)
+
+
+def test_a_number_ends_by_itself():
+    assert "LM114" not in codes(counted)
+
+
 @lm.function
 def tight(s):
     s += "A:" + lm.gen("x", type=Record, max_tokens=2)  # two tokens
