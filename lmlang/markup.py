@@ -180,9 +180,9 @@ MUTED = "opacity:.72;font-size:12px"
 CODE = "font-family:ui-monospace,Menlo,Consolas,monospace;font-size:12.5px"
 TEXT = (
     "margin:0;padding:0;border:0;background:transparent;color:inherit;font:inherit;"
-    "white-space:pre-wrap;overflow-wrap:anywhere;overflow:visible"
+    "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere;overflow:visible"
 )
-"""Of a <pre>, so that spaces and lines show where styles are stripped too."""
+"""Of a <pre>, so that spaces and lines show where styles are stripped too; Jupyter's cuts words."""
 BOX = "border:1px solid rgba(128,128,128,.45);border-radius:6px"
 TABLE = 'table cellpadding="5"'
 TABLE_STYLE = "border-collapse:collapse;table-layout:auto;margin:4px 0;font-size:13px"
