@@ -113,7 +113,7 @@ def _series(pandas: Any, values: list[Any], index: list[int]) -> Any:
     if len(kinds) == 1 and kinds <= set(_ALIKE):
         try:
             return pandas.Series(values, index)
-        except OverflowError:  # an integer of more than 64 bits
+        except (OverflowError, UnicodeEncodeError):  # more than 64 bits; a lone surrogate
             pass
     return pandas.Series(values, index, dtype=object)
 
@@ -131,7 +131,7 @@ def to_arrow(result: Batch) -> pyarrow.Table:
     for name, values in columns(result).items():
         try:
             made[name] = pyarrow.array([_plain(value) for value in values])
-        except (pyarrow.ArrowException, OverflowError) as error:
+        except (pyarrow.ArrowException, OverflowError, UnicodeEncodeError) as error:
             kinds = sorted({type(value).__name__ for value in values if value is not None})
             raise ProgramTypeError(
                 f"the column {quote(name)} has values of {', '.join(kinds[:8])}, which Arrow has "

@@ -14,6 +14,7 @@ from typing import (
     overload,
 )
 
+from lmlang import markup
 from lmlang.errors import Cancelled, CaptureError, ProgramError, ProgramTypeError, an, fresh, quote
 from lmlang.frontend import ir
 from lmlang.frontend.blocks import Block
@@ -362,7 +363,7 @@ class ProgramState:
         return self._cursor.run.recording.program()
 
     def __repr__(self) -> str:
-        names = ", ".join(list(self._cursor.variables))
+        names = markup.line(", ".join(list(self._cursor.variables)))
         if len(names) > MAX_SHOWN:
             names = f"{names[: MAX_SHOWN - 1]}…"
         return f"<ProgramState of {self._cursor.run.name}: {names or 'no variables'}>"

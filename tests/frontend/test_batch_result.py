@@ -217,3 +217,17 @@ def test_many_columns_fit_the_line_too():
     lines = str(wide.run_batch([()], backend=ScriptedBackend())).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[-1] == "… 31 more columns"
+
+
+def test_texts_that_are_no_unicode_are_objects_or_told():
+    @lm.function
+    def odd(s, text):
+        s["text\x1b[31m\n"] = text
+
+    found = odd.run_batch([("a\udcff",), ("b",)], backend=ScriptedBackend())
+    assert repr(found[0]) == r"<ProgramState of odd: text\x1b[31m\n>"
+    pytest.importorskip("pandas")
+    assert list(found.to_pandas()["text"]) == ["a\udcff", "b"]
+    pytest.importorskip("pyarrow")
+    with pytest.raises(lm.ProgramError, match="the column 'text' has values of str"):
+        found.to_arrow()
