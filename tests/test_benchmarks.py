@@ -226,6 +226,52 @@ def test_subjects_in_processes_of_their_own_are_compared(model: Path) -> None:
     assert found["counters"]["steps"] > 2
 
 
+SUBJECT = """
+import os, time
+
+def made(model, folder):
+    def run(name, work):
+        if name == "die":
+            os._exit(1)
+        if name == "sleep":
+            time.sleep(600)
+        return 0.5, [os.getpid(), *work]
+    return run
+"""
+
+
+def test_a_subject_that_is_late_or_has_died_begins_anew(tmp_path: Path) -> None:
+    (tmp_path / "some_subject.py").write_text(SUBJECT)
+    subjects = of_peers("subjects")
+    kind = subjects.Kind("some_subject", environment={"PYTHONPATH": str(tmp_path)})
+    subject = subjects.Subject(kind, tmp_path / "model.gguf", 1)
+    try:
+        first, *rest = subject.ask("x", [1, 2], 60)["answer"]
+        assert rest == [1, 2]
+        assert subject.ask("x", [], 60)["answer"] == [first]
+        with pytest.raises(RuntimeError):
+            subject.ask("die", [], 60)
+        second = subject.ask("x", [], 60)["answer"]
+        with pytest.raises(subjects.Late, match="no answer within 0 s"):
+            subject.ask("sleep", [], 0.1)
+        subject.end()
+        third = subject.ask("x", [], 60)["answer"]
+        assert len({first, *second, *third}) == 3
+    finally:
+        subject.end()
+
+
+def of_peers(name: str) -> Any:
+    """A module of the comparison."""
+    paths = [str(BENCHMARKS / "peers"), str(BENCHMARKS)]
+    sys.path[:0] = paths
+    try:
+        return importlib.import_module(name)
+    finally:
+        for path in paths:
+            sys.path.remove(path)
+
+
 class Counting:
     """An engine whose every token is the sum of all before it; it keeps nothing."""
 
@@ -249,12 +295,7 @@ class Counting:
 
 
 def test_what_peers_play_are_the_rows_that_a_program_makes() -> None:
-    sys.path.insert(0, str(BENCHMARKS / "peers"))
-    try:
-        plays = importlib.import_module("plays")
-        page = importlib.import_module("page")
-    finally:
-        sys.path.remove(str(BENCHMARKS / "peers"))
+    plays, page = of_peers("plays"), of_peers("page")
     engine = Counting()
 
     def grown(row: list[int], tokens: int, ends: Any = ()) -> list[int]:

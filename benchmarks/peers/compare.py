@@ -98,7 +98,7 @@ def begun(
 
 
 def measured(
-    part: str, name: str, work: Any, subjects: dict[str, Subject], repeat: int, limit: float
+    name: str, work: Any, subjects: dict[str, Subject], repeat: int, limit: float
 ) -> dict[str, dict[str, Any]]:
     """Seconds and answers of all subjects, in turns; who is late begins anew with the next part."""
     results: dict[str, dict[str, Any]] = {}
@@ -116,7 +116,6 @@ def measured(
             except Late as error:
                 known["error"] = str(error)
                 subjects[subject].end()
-                subjects[subject].begin()
             except RuntimeError as error:
                 known["error"] = str(error)[-200:]
             else:
@@ -235,8 +234,8 @@ def main() -> None:
             if given.only and part not in given.only:
                 continue
             if not given.small:
-                measured(part, name, less(name, work), subjects, 1, given.limit)
-            results = measured(part, name, work, subjects, given.repeat, given.limit)
+                measured(name, less(name, work), subjects, 1, given.limit)
+            results = measured(name, work, subjects, given.repeat, given.limit)
             judged(name, work, results)
             shown(part, results)
             parts[part] = results

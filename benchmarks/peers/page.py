@@ -47,7 +47,7 @@ def table(told: Mapping[str, Any]) -> str:
     missing = [f"{name} ({why})" for name, why in told["missing"].items()]
     if missing:
         lines += ["", "Not measured: " + "; ".join(missing) + "."]
-    ahead = [told for part, found in parts.items() for told in _ahead(part, found)]
+    ahead = [line for part, found in parts.items() for line in _ahead(part, found)]
     lines += ["", "Ahead of lmlang: " + ("; ".join(ahead) if ahead else "nobody") + "."]
     return "\n".join(lines)
 

@@ -116,7 +116,13 @@ class Subject:
             raise
 
     def ask(self, name: str, work: Any, seconds: float) -> dict[str, Any]:
-        """One program; raises `Late`, and RuntimeError with what went wrong."""
+        """One program; raises `Late`, and RuntimeError with what went wrong.
+
+        A subject that has died, or was ended, begins anew.
+        """
+        if self._process.poll() is not None:
+            self.end()
+            self.begin()
         assert self._process.stdin is not None
         os.killpg(self._process.pid, signal.SIGCONT)
         line = json.dumps({"name": name, "work": work}).encode() + b"\n"
@@ -154,3 +160,6 @@ class Subject:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            with contextlib.suppress(BrokenPipeError):  # of what it has not read
+                pipe.close()  # type: ignore[union-attr]
