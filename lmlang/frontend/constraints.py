@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from lmlang import limits
@@ -93,7 +94,14 @@ def constrained(given: Mapping[str, Any]) -> tuple[dict[str, Any], Living | None
     if read is None and processor is None:
         return found, None
     is_text = asked is str or (isinstance(asked, str) and asked == "str")
+    if read is not None and tries:
+        read = partial(_read_as_here, contextvars.copy_context(), read)
     return found, Living(read, processor, is_text, tries, asked)
+
+
+def _read_as_here(context: contextvars.Context, read: Callable[[str], Any], text: str) -> Any:
+    """The value of a text by validators that may run programs, as where the type was given."""
+    return context.copy().run(read, text)
 
 
 def _tries(tries: object, asked: Any) -> int:

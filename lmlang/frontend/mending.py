@@ -98,7 +98,7 @@ class Mending(Following):
         self._first = first
         self.tries = 1
         self._usage = Usage()
-        self.follow(first, lambda output: self._offer(self._begun(output), output))
+        self.follow(first, lambda output: self._offer(self._begun(output), output), may_wait=True)
 
     @property
     def thought(self) -> str:
@@ -199,7 +199,7 @@ class Mending(Following):
             units = [*kept, *fresh, *part.rest]
             self._offer(units, _whole(units, output, last, bool(part.rest)))
 
-        self.follow(asked, written)
+        self.follow(asked, written, may_wait=True)
 
     def _show(self, units: list[Unit], output: Output) -> None:
         """Say all of it at once: what had been said before might have been taken back."""

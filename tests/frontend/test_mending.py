@@ -325,6 +325,29 @@ def test_a_backend_of_random_answers_mends_too():
     assert len(SEEN) == 2
 
 
+def test_validators_may_wait_and_run_programs_while_others_go_on() -> None:
+    others = threading.Event()
+    judge = ScriptedBackend(["no", "yes"], completes="on a thread")
+
+    def judged(value: int) -> int:
+        assert others.wait(20)
+        if lm.generate(f"Is {value} right?") != "yes":
+            raise ValueError("it is not right")
+        return value
+
+    @lm.function
+    def f(s: lm.ProgramState, tp: object) -> None:
+        s += "n: " + lm.gen("n", type=tp, max_tokens=9)
+
+    with lm.use(judge):
+        backend = ScriptedBackend(["7", "8"], completes="on a thread")
+        state = f.run(Annotated[int, AfterValidator(judged)], backend=backend, stream=True)
+    assert f(int, backend=ScriptedBackend(["5"], completes="on a thread"))["n"] == 5
+    others.set()
+    assert state["n"] == 8
+    assert len(judge.requests) == 2
+
+
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_whatever_a_validator_raises_arrives_and_later_programs_run(kind: type) -> None:
     def raising(value: int) -> int:
