@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 from lmlang.cli import backends, terminal
-from lmlang.cli.command import DONE, Command
+from lmlang.cli.command import DONE, PARTLY, Command
 from lmlang.errors import LMLangError
 
 DESCRIPTION = """\
@@ -105,33 +105,38 @@ def _run(options: argparse.Namespace) -> int:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - lines can be edited, where Python has it
     with backends.chosen(options) as backend, defaults.use(defaults.resolve(backend)):
-        conversation = Conversation(options.system, options)
+        conversation, code = Conversation(options.system, options), DONE
         while True:
             try:
                 line = _asked()
             except (EOFError, KeyboardInterrupt):
-                return DONE
+                return code
             if not line.strip():
                 continue
             if line.startswith("/"):
                 conversation, ends = _command(line, conversation, options)
                 if ends:
-                    return DONE
-                continue
-            _turn(conversation, line)
+                    return code
+            elif not _turn(conversation, line):
+                code = PARTLY
 
 
-def _turn(conversation: Conversation, line: str) -> None:
-    """One question and its answer; what fails is told, and the conversation goes on."""
+def _turn(conversation: Conversation, line: str) -> bool:
+    """One question and its answer; what fails is told, and the conversation goes on.
+
+    Returns:
+        Whether it did not fail.
+    """
     try:
         conversation.ask(line, lambda piece: terminal.say(terminal.shown(piece), end=""))
     except KeyboardInterrupt:
         terminal.tell("\n(stopped)")
-        return
-    except LMLangError as error:
-        terminal.tell(f"lmlang chat: {error}")
-        return
+        return True
+    except LMLangError as error:  # where it is in the program of ours says nothing to who asked
+        terminal.tell(f"lmlang chat: {error.args[0] if error.args else error}")
+        return False
     terminal.say("")
+    return True
 
 
 def _asked() -> str:

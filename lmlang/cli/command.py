@@ -13,7 +13,7 @@ EXIT_CODES = {
     DONE: "done",
     FAILED: "it could not be done; standard error says why",
     MISUSED: "the command line is wrong: an unknown option, a value of the wrong type",
-    PARTLY: "done, but not all of it was well: rows that failed, warnings of `check`, "
+    PARTLY: "done, but not all of it was well: rows or questions that failed, warnings of `check`, "
     "something that `doctor` says to mend",
     INTERRUPTED: "Ctrl-C",
     UNREAD: "whoever read the output closed it, as `head` does",

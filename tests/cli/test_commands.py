@@ -261,6 +261,16 @@ def test_questions_may_come_from_a_pipe_and_answers_alone_go_out(lmlang, monkeyp
     assert "hello" not in prompts[1]
 
 
+def test_a_question_that_fails_is_told_in_a_line_and_in_the_exit_code(lmlang, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\nagain\n"))
+    failing = ScriptedBackend(["unread", "Hi."], fail_at=0, error=lm.BackendError("it is away."))
+    with failing as backend, lm.use(backend):
+        ran = lmlang("chat")
+    assert (ran.code, ran.err) == (3, "lmlang chat: it is away.\n")
+    assert ran.out.endswith("\n")
+    assert len(ran.out) > 1
+
+
 # ---------------------------------------------------------------------------- this machine
 
 
