@@ -27,6 +27,7 @@ def executed(path: Path) -> nbformat.NotebookNode:
     client = NotebookClient(
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(HERE)}}
     )
+    client.create_kernel_manager().transport = "ipc"  # TCP, which others could read, is warned of
     client.execute()
     for cell in notebook.cells:
         cell.metadata.clear()  # times, which differ in every run
