@@ -41,7 +41,17 @@ def checked_rows(rows: object) -> Iterable[object]:
         raise ProgramTypeError(
             f"rows are a list of dicts or tuples, one for each run, not {type(rows).__name__}."
         )
+    package, kind = type(rows).__module__.partition(".")[0], type(rows).__name__
+    if kind in ("DataFrame", "Table") and package in _TABLES:
+        raise ProgramTypeError(
+            f"rows are dicts or tuples, and {package}'s {kind} gives columns: write "
+            f"rows.{_TABLES[package]}."
+        )
     return rows
+
+
+_TABLES = {"pandas": 'to_dict("records")', "polars": "to_dicts()", "pyarrow": "to_pylist()"}
+"""Packages of tables, and what gives their lines as dicts."""
 
 
 def checked_key(key: object) -> Callable[[Any], object] | None:

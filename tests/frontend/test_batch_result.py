@@ -164,6 +164,18 @@ def test_a_column_of_types_that_do_not_go_together_is_named():
     assert [row["mixed"] for row in found.to_dicts()] == ["zero", 1]
 
 
+def test_a_table_is_no_rows_and_says_what_gives_them():
+    pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    found = ask.run_batch(rows("a"), backend=ScriptedBackend())
+    for table, said in (
+        (found.to_pandas(), r"pandas's DataFrame .* rows\.to_dict\(\"records\"\)"),
+        (found.to_arrow(), r"pyarrow's Table .* rows\.to_pylist\(\)"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            ask.run_batch(table, backend=ScriptedBackend())
+
+
 def test_a_missing_package_is_named(filled, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
