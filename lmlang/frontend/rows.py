@@ -37,15 +37,15 @@ def row_arguments(index: int, row: object) -> tuple[tuple[Any, ...], dict[str, A
 
 def checked_rows(rows: object) -> Iterable[object]:
     """The same rows, if they can be rows at all."""
-    if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
-        raise ProgramTypeError(
-            f"rows are a list of dicts or tuples, one for each run, not {type(rows).__name__}."
-        )
     package, kind = type(rows).__module__.partition(".")[0], type(rows).__name__
     if kind in ("DataFrame", "Table") and package in _TABLES:
         raise ProgramTypeError(
             f"rows are dicts or tuples, and {package}'s {kind} gives columns: write "
             f"rows.{_TABLES[package]}."
+        )
+    if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
+        raise ProgramTypeError(
+            f"rows are a list of dicts or tuples, one for each run, not {type(rows).__name__}."
         )
     return rows
 
