@@ -160,6 +160,21 @@ def test_where_values_depend_on_one_another_all_that_follows_is_written_anew():
     assert [each.n for each in state["x"]] == [2, 6]
 
 
+def test_what_was_closed_to_fit_stays_so_when_another_part_is_written_anew():
+    class Noted(pydantic.BaseModel):
+        count: Annotated[int, pydantic.AfterValidator(large)]
+        note: str
+
+    @lm.function
+    def program(s):
+        s += lm.gen("x", type=Noted, max_tokens=32)
+
+    backend = ScriptedBackend(['{"count": 2, "note": "and so on and on"}', "7"])
+    state = program.run(backend=backend)
+    assert state.text_of("x") == '{"count": 7, "note": "and so o"}'
+    assert (state.meta("x").finish, state.meta("x").tries) == ("forced_close", 2)
+
+
 def test_after_so_many_tries_the_error_names_field_value_and_message():
     for tries, answers in ((1, [BAD]), (2, [BAD, "4"]), (None, [BAD, "4", "4"])):
         state, backend = run(*answers, tries=tries)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import lmlang as lm
 from lmlang.errors import CaptureError
+from lmlang.frontend.confidence import Place, confidence
 from lmlang.frontend.json_text import Scan, as_written, name_of, parsed, place_of, walk
 from lmlang.frontend.partial import Growing
 from lmlang.frontend.units import Unit, are_told_apart, kept_before, segments_of, units_of
@@ -174,6 +175,16 @@ def test_confidence_is_the_product_of_the_probabilities_of_a_part_s_tokens(ran):
     assert meta.confidence["kind"] < 1.0
     with pytest.raises(CaptureError, match="no part 'kin'; it has 'kind'"):
         meta.confidence["kin"]
+
+
+def test_what_ends_a_number_belongs_to_it():
+    spec, text = lm.grammar.JsonSchema.of({}), '{"a": 12, "b": "c", "d": [3]}'
+    places = [Place(at, at + 1, (ord(char),), (1 - at / 64,)) for at, char in enumerate(text)]
+    found = confidence(spec, text, places)
+    for name, part in (("a", "12,"), ("b", '"c"'), ("d", "[3]"), ("d[0]", "3]")):
+        start = text.index(part)
+        due = math.prod(1 - at / 64 for at in range(start, start + len(part)))
+        assert found[name] == pytest.approx(due), name
 
 
 def test_alternatives_are_told_where_there_were_some(ran):

@@ -139,6 +139,21 @@ def test_values_that_others_depend_on_do_not_stand_apart():
         assert stands_apart(JsonSchema.of(schema), path) is apart, schema
 
 
+def test_a_value_that_does_not_go_with_what_stands_behind_is_none():
+    def pair(first, second):
+        return {
+            "type": "object",
+            "properties": {"a": {"const": first}, "b": {"const": second}},
+            "required": ["a", "b"],
+        }
+
+    for one, other in (("x", "y"), (1, 2), ([], [0])):
+        schema = JsonSchema.of({"anyOf": [pair(one, 1), pair(other, 2)]})
+        for after, due in ((1, one), (2, other)):
+            spec = Hole(schema, '{"a": ', "", f', "b": {after}}}')
+            assert [value for value in (one, other) if fits(spec, json.dumps(value))] == [due]
+
+
 def test_texts_around_a_hole_must_be_of_the_schema():
     with pytest.raises(ConstraintError, match="begins with"):
         rules_of(Hole(SCHEMA, '{"jobs": [{"finish', ""))
