@@ -32,10 +32,10 @@ _TAIL = 200
 
 
 class Live:
-    """Shows a run until it is over. As a ``with`` block: until that ends, with a last frame.
+    """A ``with`` block that shows a run until one of them is over; with a last frame.
 
     Args:
-        run: What is shown; from `start` on.
+        run: What is shown.
     """
 
     def __init__(self, run: Run) -> None:
@@ -43,8 +43,7 @@ class Live:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self) -> Live:
-        """Begin to show it, until it is over."""
+    def __enter__(self) -> Live:
         context = contextvars.copy_context()  # which cell of a notebook this is
         self._thread = threading.Thread(
             target=context.run, args=(self._show,), name="lmlang-live", daemon=True
@@ -52,9 +51,6 @@ class Live:
         self._thread.start()
         atexit.register(self._end)  # a thread that writes while the interpreter ends would crash it
         return self
-
-    def __enter__(self) -> Live:
-        return self.start()
 
     def __exit__(
         self,
