@@ -162,7 +162,8 @@ def _rows(program: Function[Any, Any], given: dict[str, Any], options: argparse.
         terminal.tell(f"columns that are no parameters of {program.__name__}, kept: {names}")
     for name in file.twice:
         terminal.tell(f"the column {name!r} goes before the argument of that name")
-    told, inputs = _Told(len(file.rows)), (options.rows, target.split(options.target)[0])
+    told = _Told(len(file.rows), at_once=not options.progress)
+    inputs = (options.rows, target.split(options.target)[0])
     with (
         terminal.results() as say,
         ResultsFile(options.out, say, inputs) as results,
@@ -246,8 +247,9 @@ def _result(row: Row, state: ProgramState | None) -> Result:
 class _Told:
     """What standard error is told of rows: the first failures one by one, then the sums."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, at_once: bool) -> None:
         self._rows = rows
+        self._later: list[str] | None = None if at_once else []  # behind the bar, not in it
         self._ended = self._failed = 0
         self.usage = Usage()
         self._reused = Reused()
@@ -261,16 +263,26 @@ class _Told:
         if result.error is not None:
             self._failed += 1
             if self._failed <= TOLD:
-                terminal.tell(f"row {row.number:,} (line {row.line:,}): {result.error}")
+                said = f"row {row.number:,} (line {row.line:,}): {result.error}"
+                if self._later is None:
+                    terminal.tell(said)
+                else:
+                    self._later.append(said)
 
     def interrupted(self, journal: str | None) -> None:
         """Tell how far it came, and how to go on."""
+        self._tell_later()
         then = "with --journal FILE a run could go on" if journal is None else "run it again: it "
         then += "" if journal is None else f"goes on from {journal}"
         terminal.tell(f"interrupted after {self._ended:,} of {counted(self._rows, 'row')}; {then}")
 
+    def _tell_later(self) -> None:
+        for said in self._later or ():
+            terminal.tell(said)
+
     def end(self, out: str | None) -> int:
         """Tell the sums; returns the exit code."""
+        self._tell_later()
         if self._failed > TOLD:
             terminal.tell(f"… and {self._failed - TOLD:,} more rows failed")
         usage = self.usage

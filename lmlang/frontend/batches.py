@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sized
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +68,8 @@ def run_batch(
     lazy = limits.boolean("generator_style", generator_style)
     listed = None if lazy else list(found)  # all are looked at before a backend is loaded for them
     count = None if listed is None else len(listed)
-    workers, progress = threads(num_threads, count), Progress(progress_bar, count)
+    total = len(rows) if isinstance(rows, Sized) else count
+    workers, progress = threads(num_threads, count), Progress(progress_bar, total)
     if count == 0:
         return BatchResult((), (), ())
     backend = defaults.resolve(options.backend)  # here, where `use` holds

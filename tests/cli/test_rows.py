@@ -35,6 +35,9 @@ def test_bad_rows_are_told_and_the_others_go_on(lmlang, program, tmp_path):
     assert "row 5 (line 7): ValueError" in ran.err
     assert "columns that are no parameters of capital, kept: 'id'" in ran.err
     assert "5 rows: 2 done, 3 failed" in ran.err
+    with_bar = lmlang("run", f"{program()}:capital", "--rows", rows, "--seed", 1, "--progress")
+    assert with_bar.out == ran.out
+    assert -1 < with_bar.err.rindex("3/3 rows") < with_bar.err.index("row 2 (line 3): year='x'")
 
 
 def test_a_batch_of_a_file_is_that_of_its_rows(lmlang, program, tmp_path):

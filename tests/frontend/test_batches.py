@@ -391,17 +391,22 @@ def test_async_bodies_run_in_batches():
 @pytest.mark.parametrize("generator_style", [False, True])
 def test_a_progress_bar_counts_rows_on_the_error_stream_without_a_thread(capsys, generator_style):
     before = set(threading.enumerate())
-    states = fragile.run_batch(
-        [(i,) for i in range(6)],
-        backend=ScriptedBackend(),
-        progress_bar=True,
-        generator_style=generator_style,
-        on_error="return",
-    )
-    assert len(list(states)) == 6
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert ("6/6 rows" if not generator_style else "6 rows") in shown.err
+    rows = [(i,) for i in range(6)]
+    for source, said in (
+        (rows, "6/6 rows"),
+        (iter(rows), "6 rows" if generator_style else "6/6 rows"),
+    ):
+        states = fragile.run_batch(
+            source,
+            backend=ScriptedBackend(),
+            progress_bar=True,
+            generator_style=generator_style,
+            on_error="return",
+        )
+        assert len(list(states)) == 6
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert said in shown.err
     assert "2 failed" in shown.err
     assert set(threading.enumerate()) <= before
 
