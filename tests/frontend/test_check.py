@@ -257,6 +257,7 @@ def spaced(s, word):
     s += "\nNumber: " + lm.gen("n", type=int, max_tokens=4)
     s += "\nAnswer: " + lm.gen("y", max_tokens=4, heal=True)
     s += "\n" + word + lm.gen("z", max_tokens=4, n=3, temperature=0)  # samples
+    s += "\n" + word + lm.gen("w", max_tokens=4, n=3)
 
 
 def test_spaces_and_samples():

@@ -137,6 +137,9 @@ def test_where_it_parts_from_what_is_recorded_is_told_by_the_first_token(rt):
     assert e.value.token == 5
     with pytest.raises(lm.ReplayError, match=r"its text reads otherwise from character 0 on"):
         changed(log, plan.path, text="?").replay(rt)
+    (thought,) = [each for each in log.operations if each.name == "sum"]
+    with pytest.raises(lm.ReplayError, match=r"its hidden reasoning reads otherwise from char"):
+        changed(log, thought.path, thought=f"{thought.samples[0].thought}?").replay(rt)
     (picked,) = [each for each in log.operations if each.kind == "select"]
     other = replace(picked, text="nothing")
     operations = tuple(other if each is picked else each for each in log.operations)

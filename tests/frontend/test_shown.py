@@ -244,6 +244,16 @@ def test_rows_from_a_journal_are_neither_fast_nor_a_measure_of_the_others():
 # ------------------------------------------------------------------------- as it goes on
 
 
+def test_a_line_that_is_written_over_leaves_nothing_of_the_one_before(monkeypatch):
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("COLUMNS", "70")
+    line = StatusLine()
+    line.show("a long line 漢字")
+    line.end("short")
+    assert shown.getvalue() == f"\ra long line 漢字\rshort{' ' * 11}\n"
+
+
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
 def test_a_live_run_is_a_line_on_the_error_stream(monkeypatch, capsys, stream):
     shown = stream()
