@@ -168,6 +168,10 @@ class Connection(Generic[C]):
         try:
             loop.run_forever()
             loop.run_until_complete(self._close())
+        except BaseException:  # an exit, which no loop survives: nobody is to wait for it
+            with self._door:
+                self._closed = True
+            loop.run_until_complete(self._close())
         finally:
             asyncio.set_event_loop(None)
             loop.close()

@@ -1,5 +1,6 @@
 """RuntimeEndpoint against servers that misbehave: what is tried again, and what it fails with."""
 
+import asyncio
 import gc
 import json
 import os
@@ -8,11 +9,14 @@ import sys
 import threading
 import weakref
 from concurrent.futures import CancelledError
+from queue import Queue
 
 import pytest
 
 import lmlang as lm
 from lmlang.backends import retries
+from lmlang.backends.connection import Connection
+from lmlang.errors import BackendError
 from lmlang.protocol import (
     BackendInfo,
     ChoiceScore,
@@ -649,3 +653,34 @@ def test_an_address_may_have_a_path(at):
         assert remote.render(PROMPT) == "Hi!"
     assert app.asked[0].path == "/models/one/lm/render"
     assert json.dumps(app.asked[0].message) == '{"v": 1, "prompt": [{"text": "Hi"}]}'
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_an_exit_on_the_thread_of_a_connection_leaves_nobody_waiting(kind):
+    class Exits:
+        url = "http://localhost"
+
+        async def wait(self):
+            await asyncio.sleep(3_600)
+
+        async def exit(self):
+            raise kind
+
+        async def close(self):
+            pass
+
+    connection = Connection(Exits())
+    told: Queue[object] = Queue()
+
+    def ask(work):
+        try:
+            told.put(connection.wait_for(work))
+        except BaseException as error:
+            told.put(error)
+
+    for work in (Exits.wait, Exits.exit):
+        threading.Thread(target=ask, args=(work,), daemon=True).start()
+    assert {type(told.get(timeout=20)) for _ in range(2)} == {kind, BackendError}
+    with pytest.raises(BackendError, match="is closed: make a new one"):
+        connection.wait_for(Exits.wait)
+    connection.stop()
