@@ -363,7 +363,7 @@ def test_under_a_version_rows_are_taken_whole(path):
         second[0]["startt"]
 
 
-def test_another_version_seed_keyword_or_argument_runs_the_body(path):
+def test_another_version_seed_keyword_argument_model_or_program_runs_the_body(path):
     ran = []
 
     @lm.function
@@ -371,10 +371,14 @@ def test_another_version_seed_keyword_or_argument_runs_the_body(path):
         ran.append(text)
         s += text + lm.gen("a", max_tokens=3)
 
-    def run(row, **keywords):
+    @lm.function
+    def other(s, text, extra=0):
+        ran.append(text)
+
+    def run(row, program=program, **keywords):
         ran.clear()
-        given = {"version": "1", "seed": 1} | keywords
-        program.run_batch([row], backend=ScriptedBackend(), journal=path, **given)
+        given = {"version": "1", "seed": 1, "backend": ScriptedBackend()} | keywords
+        program.run_batch([row], journal=path, **given)
         return len(ran)
 
     row = {"text": "a"}
@@ -383,11 +387,14 @@ def test_another_version_seed_keyword_or_argument_runs_the_body(path):
     assert run(row, version="2") == 1
     assert run(row, seed=2) == 1
     assert run(row, temperature=0.5) == 1
+    assert run(row, max_program_tokens=9) == 1
+    assert run(row, backend=ScriptedBackend(fingerprint="another")) == 1
     assert run(row | {"extra": 1}) == 1
     assert run(row, key=lambda _: "k") == 1
     assert run(row, key=lambda _: "k") == 0
     assert run(row | {"text": "b"}, key=lambda _: "k") == 1
     assert run(row) == 0
+    assert run(row, other) == 1
 
 
 def test_rows_that_failed_are_not_kept(path):
