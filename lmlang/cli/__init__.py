@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except Exception as error:
         users = _users_part(error.__traceback__)
-        if users is None:
+        if users is None and not isinstance(error, SyntaxError):  # whose place is its own part
             raise
         told = traceback.format_exception(type(error), error, users)
         terminal.tell("".join(told).rstrip("\n"))

@@ -122,6 +122,11 @@ def test_an_error_of_the_program_is_shown_from_its_own_lines_on(lmlang, program)
     assert ran.err.rstrip().endswith("ValueError: there is no such place")
     first = next(line for line in ran.err.splitlines() if line.startswith("  File"))
     assert "capitals.py" in first
+    ran = lmlang("run", program("def (\n", "misspelt.py"))
+    assert (ran.code, ran.out) == (1, "")
+    assert 'misspelt.py", line 1' in ran.err
+    assert ran.err.splitlines()[-1].startswith("SyntaxError:")
+    assert "target.py" not in ran.err
     ran = lmlang("run", program("import lmlang\n1 / 0\n", "broken.py"))
     assert ran.code == 1
     assert "ZeroDivisionError" in ran.err
