@@ -10,7 +10,9 @@ ELEMENTS = {
     *("details", "summary", "del", "ins"),
 }
 ATTRIBUTES = {"style", "title", "open", "cellpadding", "valign"}
-HIDDEN = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\ud800-\udfff\ufeff]")
+HIDDEN = re.compile(
+    r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\ud800-\udfff\ufeff\U000e0000-\U000e0fff]"
+)
 
 
 class Page(HTMLParser):

@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import lmlang as lm
@@ -143,6 +143,7 @@ nodes = st.builds(
 
 @settings(max_examples=40)
 @given(st.lists(nodes, max_size=300).map(tuple))
+@example((TreeNode(0, (1,), "a\u202e\U000e0101\x1b[31m", 0, 0, 0, ""),))
 def test_any_radix_tree_is_shown(found):
     tree = CacheTree(found)
     bundle = tree._repr_mimebundle_()
