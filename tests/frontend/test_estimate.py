@@ -1,5 +1,6 @@
 """``f.estimate(rows)``: the forecast is what a runtime then counts, within the bounds it states."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import pytest
@@ -234,6 +235,10 @@ def test_the_forecast_stands_beside_states_batches_and_usages():
     one_more = usage + Usage(prompt_tokens=1)
     line = forecast.beside(one_more).splitlines()[1]
     assert line.endswith("outside")
+    most = forecast.cached_tokens.high + SLACK * forecast.requests
+    for cached, outside in ((most, False), (most + 1, True)):
+        line = forecast.beside(replace(usage, cached_tokens=cached)).splitlines()[2]
+        assert line.endswith("outside") is outside
     with pytest.raises(lm.ProgramTypeError, match="has no counts of tokens"):
         forecast.beside("nothing")
 

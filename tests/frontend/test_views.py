@@ -10,6 +10,7 @@ from lmlang.frontend import view_tree
 from lmlang.frontend.logged import Sample
 from lmlang.frontend.story import forced_parts, kind_of, pieces
 from lmlang.frontend.view_diff import _aligned
+from lmlang.frontend.view_tokens import token_rows
 from lmlang.protocol import Provenance, Usage
 from lmlang.testing import RandomBackend, ScriptedBackend
 from tests.frontend.by_hand import ByHand
@@ -191,6 +192,10 @@ def test_tokens_tell_of_probabilities_alternatives_and_masks():
     log = dataclasses.replace(log, operations=(drawn,))
     assert '△ "q"' in log.tokens().text(100)
     assert "<sup>△</sup>" in log.tokens().html()
+    for allowed, mark in ((ord("q"), ""), (ord("c"), '▲ "q"')):
+        tops = tuple([((allowed, 0.6), (token, 0.4)) for token in b"abc"])
+        row = list(token_rows(dataclasses.replace(sample, top_probs=tops), dict(spelling), False))
+        assert row[1].mark == mark
 
 
 def test_thoughts_are_shown_apart_and_counted():
