@@ -102,7 +102,13 @@ def coded(cell: str) -> list[str]:
 def run(section: Section) -> None:
     """Run all blocks of a section and compare what they say they show."""
     page = sys.modules["page"] = types.ModuleType("page")  # where classes of its blocks are
-    names: dict[str, Any] = vars(page)
+    try:
+        _run(section, vars(page))
+    finally:
+        del sys.modules["page"]
+
+
+def _run(section: Section, names: dict[str, Any]) -> None:
     names |= {"_shown": _shown, "_raised": _raised}
     exec(PRELUDE, names)
     for block in section.blocks:

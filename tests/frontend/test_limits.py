@@ -306,7 +306,7 @@ def test_what_ends_a_run_has_what_was_done_by_then(how, is_async):
 
     backend = ScriptedBackend(["one", "two"], completes="when released")
     program = lm.function(async_body if is_async else body)
-    limits = {"max_program_tokens": 5} if how == "budget" else {"deadline": 0.3}
+    limits = {"max_program_tokens": 5} if how == "budget" else {"deadline": 1.5}
     expected = {"budget": lm.BudgetExceeded, "deadline": lm.DeadlineExceeded}[how]
 
     def release():
