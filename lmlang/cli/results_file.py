@@ -23,8 +23,9 @@ from typing import IO, Any
 from lmlang.cli import terminal
 from lmlang.errors import LMLangError, ProgramError, quote
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""Beginnings of texts that spreadsheets take for formulas, or skip to find one."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""Beginnings of texts that spreadsheets take for formulas, full-width ones of East Asia too, or
+skip to find one."""
 
 
 @dataclass(frozen=True, slots=True)

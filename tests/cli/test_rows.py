@@ -119,7 +119,19 @@ def test_arguments_beside_rows_hold_for_all_and_semicolons_and_tabs_separate(
 
 
 COUNTRY = ("--country", "Peru")
-FORMULAS = ["=1+1", "+1", "-2+3", "@sum", "\t=1", "\r=1", "plain", "'quoted", '"', "a,b\nc"]
+FORMULAS = [
+    "=1+1",
+    "\uff1d1+1",
+    "+1",
+    "-2+3",
+    "@sum",
+    "\t=1",
+    "\r=1",
+    "plain",
+    "'quoted",
+    '"',
+    "a,b\nc",
+]
 
 
 def test_a_table_opens_safely_in_a_spreadsheet(lmlang, program, tmp_path):
@@ -144,7 +156,7 @@ def test_a_table_opens_safely_in_a_spreadsheet(lmlang, program, tmp_path):
         header, *cells = csv.reader(file)
     assert header == ["row", "text", "number", "said", "variables.number", "list", "error"]
     for text, row in zip(FORMULAS, cells, strict=True):
-        safe = f"'{text}" if text[0] in "=+-@\t\r" else text
+        safe = f"'{text}" if text[0] in "=\uff1d+-@\t\r" else text
         assert row[1:5] == [safe, "-3", safe, "-3"]
         assert json.loads(row[5]) == [text]
     for row in cells:
