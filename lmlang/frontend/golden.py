@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from lmlang.errors import quote
+from lmlang.errors import ProgramTypeError, quote
 from lmlang.frontend.batch_result import BatchResult
 from lmlang.frontend.literals import quoted
 from lmlang.frontend.logged import LoggedOperation
@@ -45,19 +45,28 @@ def golden_text(result: object) -> str:
         return "\n".join(_lines(result)) + "\n"
     if isinstance(result, str):
         return result if result.endswith("\n") else result + "\n"
-    from lmlang.grammar.signatures import plain  # which loads pydantic
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-    return json.dumps(plain(result), ensure_ascii=False, indent=2) + "\n"
+    try:
+        return json.dumps(to_jsonable_python(result), ensure_ascii=False, indent=2) + "\n"
+    except (PydanticSerializationError, ValueError) as error:
+        raise ProgramTypeError(
+            f"a golden file can hold no {type(result).__name__} ({quote(str(error))[1:-1]}): give "
+            "a state, a run log, a batch, a text, or a value that JSON can say."
+        ) from None
 
 
 def compare(result: object, path: str | os.PathLike[str]) -> None:
     """Raise AssertionError unless a golden file has this result; write it where that is asked."""
-    file, found = Path(path), golden_text(result)
-    expected = file.read_bytes().decode() if file.is_file() else None
+    file, found = Path(path), golden_text(result).encode("utf-8", "backslashreplace").decode()
+    # A file of another kind is none that is the same, and can be written over.
+    expected = file.read_bytes().decode("utf-8", "backslashreplace") if file.is_file() else None
     if expected == found:
         return
     asked = os.environ.get(UPDATE, "0").lower() not in ("", "0", "false", "no")
     name = quote(str(file))
+    if file.is_dir():
+        raise AssertionError(f"the golden file {name} is a folder: give the path of a file.")
     if asked and os.environ.get("CI"):
         raise AssertionError(
             f"{name} is not what came of it, and {UPDATE} is set where CI is: golden files are "

@@ -102,3 +102,19 @@ def test_failures_are_part_of_what_came_of_it(tmp_path, monkeypatch):
     assert_matches_golden(state, tmp_path / "failed")
     text = (tmp_path / "failed").read_text()
     assert '!! BackendError: "call 0 was scripted to fail."' in text
+
+
+def test_what_no_golden_file_can_hold_or_be_is_told(tmp_path, monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(AssertionError, match="is a folder"):
+        assert_matches_golden("text", tmp_path)
+    with pytest.raises(lm.ProgramError, match="can hold no object"):
+        assert_matches_golden(object(), tmp_path / "object")
+    other = tmp_path / "other"
+    other.write_bytes(b"\xff\xfe")
+    with pytest.raises(AssertionError, match="is not what came of it"):
+        assert_matches_golden("a\udcff", other)
+    monkeypatch.setenv("LMLANG_UPDATE_GOLDEN", "1")
+    assert_matches_golden("a\udcff", other)
+    monkeypatch.delenv("LMLANG_UPDATE_GOLDEN")
+    assert_matches_golden("a\udcff", other)
