@@ -45,11 +45,11 @@ def golden_text(result: object) -> str:
         return "\n".join(_lines(result)) + "\n"
     if isinstance(result, str):
         return result if result.endswith("\n") else result + "\n"
-    from pydantic_core import PydanticSerializationError, to_jsonable_python
+    from lmlang.grammar.signatures import plain  # which loads pydantic
 
     try:
-        return json.dumps(to_jsonable_python(result), ensure_ascii=False, indent=2) + "\n"
-    except (PydanticSerializationError, ValueError) as error:
+        return json.dumps(plain(result, whole=True), ensure_ascii=False, indent=2) + "\n"
+    except ValueError as error:
         raise ProgramTypeError(
             f"a golden file can hold no {type(result).__name__} ({quote(str(error))[1:-1]}): give "
             "a state, a run log, a batch, a text, or a value that JSON can say."

@@ -160,9 +160,14 @@ def _readable(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def plain(value: object) -> Any:
-    """A value as JSON has it: dataclasses, models, dates and the like by what they are made of."""
-    return to_jsonable_python(value, fallback=str)
+def plain(value: object, whole: bool = False) -> Any:
+    """A value as JSON has it: dataclasses, models, dates and the like by what they are made of.
+
+    Args:
+        value: The value.
+        whole: Whether to raise ValueError for what has no JSON, and not to print it.
+    """
+    return to_jsonable_python(value, fallback=None if whole else str)
 
 
 # ------------------------------------------------------------------------------- types
