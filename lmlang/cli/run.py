@@ -289,6 +289,8 @@ class _Told:
         where = f", in {out}" if out not in (None, "-") else ""
         reused = self._reused.rows + self._reused.generations
         kept = f"; {reused:,} of the outputs were in the journal" if reused else ""
+        if usage.forced_closes:
+            kept = f"; {counted(usage.forced_closes, 'output')} closed to fit max_tokens{kept}"
         rows, done = counted(self._rows, "row"), self._rows - self._failed
         terminal.tell(
             f"{rows}: {done:,} done, {self._failed:,} failed"

@@ -195,6 +195,8 @@ def head(result: Batch) -> str:
     parts.append(f"{usage.generated_tokens:,} generated")
     if usage.scored_tokens:
         parts.append(f"{usage.scored_tokens:,} scored")
+    if usage.forced_closes:
+        parts.append(f"{counted(usage.forced_closes, 'output')} closed to fit max_tokens")
     had = reuse(usage)
     return ", ".join([*parts, had] if had else parts)
 

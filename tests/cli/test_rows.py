@@ -162,7 +162,7 @@ def test_a_table_opens_safely_in_a_spreadsheet(lmlang, program, tmp_path):
     for row in cells:
         for cell in row:
             number = cell.lstrip("-").isdigit()
-            assert number or not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+            assert number or not cell.startswith(tuple("=+-@\t\r\n"))
 
 
 def test_fields_of_records_are_columns_and_a_value_stands_once(lmlang, program, tmp_path):
@@ -200,6 +200,27 @@ def test_fields_of_records_are_columns_and_a_value_stands_once(lmlang, program, 
         assert cells == (row or ["1", "Lima", "3", "Lima", '["=a"]', "3", ""])
 
 
+def test_columns_of_a_file_keep_their_names_beside_those_of_results(lmlang, program, tmp_path):
+    path = program(
+        """
+        import lmlang as lm
+        from lmlang.testing import RandomBackend
+
+        @lm.function(backend=RandomBackend())
+        def f(s, text: str = "without", number: int = 7):
+            s["said"] = [text, number]
+        """
+    )
+    rows, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    rows.write_text("row,text,number,error\n9,,,none\n")
+    assert lmlang("run", path, "--rows", rows, "--out", out).code == 0
+    with out.open(newline="", encoding="utf-8") as file:
+        (found,) = csv.DictReader(file)
+    assert (found["row"], found["error"]) == ("1", "")
+    assert (found["input.row"], found["input.error"]) == ("9", "none")
+    assert found["said"] == '["", 7]'  # an empty cell is a text, and no number
+
+
 def test_results_go_to_a_file_line_by_line_and_bad_places_are_refused_before_a_run(
     lmlang, program, tmp_path
 ):
@@ -218,6 +239,22 @@ def test_results_go_to_a_file_line_by_line_and_bad_places_are_refused_before_a_r
         assert ran.code == 1
         assert told in ran.err
         assert "from the body" not in ran.err
+
+
+def test_values_that_were_shortened_are_told(lmlang, program, tmp_path):
+    path = program(
+        """
+        import lmlang as lm
+        from lmlang.testing import ScriptedBackend
+
+        @lm.function(backend=ScriptedBackend(["1234567;"]))
+        def f(s, n: int):
+            s += lm.gen("digits", regex=r"\\d+;", max_tokens=4)
+        """
+    )
+    (tmp_path / "rows.csv").write_text("n\n1\n")
+    ran = lmlang("run", path, "--rows", tmp_path / "rows.csv")
+    assert ran.err.splitlines()[-1].endswith("; 1 output closed to fit max_tokens")
 
 
 def test_an_estimate_runs_nothing(lmlang, program, tmp_path):

@@ -220,6 +220,16 @@ def test_cells_read_as_people_write_and_wide_characters_keep_columns_aligned():
     assert "2025-03-01&quot;, &quot;of" in found._repr_mimebundle_()["text/html"]
 
 
+def test_values_that_were_shortened_are_counted_in_the_table():
+    @lm.function
+    def program(s):
+        s += lm.gen("digits", regex=r"\d+;", max_tokens=4)
+
+    found = program.run_batch([()], backend=ScriptedBackend(["1234567;"]))
+    assert found.to_dicts() == [{"digits": "123;", "error": None}]
+    assert "1 output closed to fit max_tokens" in " ".join(str(found).split())
+
+
 def test_many_columns_fit_the_line_too():
     @lm.function
     def wide(s):
