@@ -127,6 +127,7 @@ FORMULAS = [
     "@sum",
     "\t=1",
     "\r=1",
+    "\n=1",
     "plain",
     "'quoted",
     '"',
@@ -156,7 +157,7 @@ def test_a_table_opens_safely_in_a_spreadsheet(lmlang, program, tmp_path):
         header, *cells = csv.reader(file)
     assert header == ["row", "text", "number", "said", "variables.number", "list", "error"]
     for text, row in zip(FORMULAS, cells, strict=True):
-        safe = f"'{text}" if text[0] in "=\uff1d+-@\t\r" else text
+        safe = f"'{text}" if text[0] in "=\uff1d+-@\t\r\n" else text
         assert row[1:5] == [safe, "-3", safe, "-3"]
         assert json.loads(row[5]) == [text]
     for row in cells:

@@ -84,8 +84,9 @@ def test_a_fingerprint_is_that_of_the_model_and_how_it_is_kept(rt):
     with lm.Runtime(kv_tokens=256) as same, lm.Runtime(kv_tokens=256, quantize=None) as other:
         assert same.info().fingerprint == rt.info().fingerprint
         assert other.info().fingerprint != rt.info().fingerprint
-    with lm.Runtime(kv_tokens=256, chat_template="chatml") as other:
-        assert other.info().fingerprint != rt.info().fingerprint
+    for keywords in ({"chat_template": "chatml"}, {"kv_dtype": "int8"}):
+        with lm.Runtime(kv_tokens=256, **keywords) as other:
+            assert other.info().fingerprint != rt.info().fingerprint
 
 
 def test_a_fingerprint_sees_changes_of_small_and_large_files(tmp_path):
@@ -97,6 +98,8 @@ def test_a_fingerprint_sees_changes_of_small_and_large_files(tmp_path):
     assert of_files(tmp_path, (".json", ".safetensors")) in seen
     small.write_text("{ }")
     seen.add(of_files(tmp_path, (".json", ".safetensors")))
+    large.write_bytes(bytes(WHOLE + 6))  # longer, and all samples of it are alike
+    seen.add(of_files(tmp_path, (".json", ".safetensors")))
     for at in (0, HEAD + 4 * EVERY, WHOLE + 4):  # one after the other
         with large.open("r+b") as file:
             file.seek(at)
@@ -104,7 +107,7 @@ def test_a_fingerprint_sees_changes_of_small_and_large_files(tmp_path):
         seen.add(of_files(tmp_path, (".json", ".safetensors")))
     large.rename(tmp_path / "other.safetensors")
     seen.add(of_files(tmp_path, (".json", ".safetensors")))
-    assert len(seen) == 6
+    assert len(seen) == 7
     with pytest.raises(lm.ModelError, match="cannot be read"):
         of_files(tmp_path / "none", ())
 
