@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -27,8 +28,10 @@ def executed(path: Path) -> nbformat.NotebookNode:
     client = NotebookClient(
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(HERE)}}
     )
-    client.create_kernel_manager().transport = "ipc"  # TCP, which others could read, is warned of
-    client.execute()
+    with tempfile.TemporaryDirectory() as folder:
+        kernel = client.create_kernel_manager()  # by TCP others could listen, which it warns of
+        kernel.transport, kernel.ip = "ipc", f"{folder}/kernel"
+        client.execute()
     for cell in notebook.cells:
         cell.metadata.clear()  # times, which differ in every run
     return notebook
