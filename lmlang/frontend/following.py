@@ -50,12 +50,16 @@ class Following(Generation):
             outcome = part.outcome()
             if isinstance(outcome, BaseException):
                 self.fail(outcome)
-            elif self.cancelled:
-                self.fail(Cancelled("the generation was cancelled."))
-            else:
+            elif not self.ended_by_cancelling():
                 then(outcome)
         except BaseException as error:  # also what validators raise: else whoever asked would hang
             self.fail(error)
+
+    def ended_by_cancelling(self) -> bool:
+        """Whether it has been cancelled; it then fails with that."""
+        if self.cancelled:
+            self.fail(Cancelled("the generation was cancelled."))
+        return self.cancelled
 
     def _cancel(self) -> None:
         with self._lock:

@@ -132,7 +132,8 @@ class Mending(Following):
                 most = self._room(part)
                 can = self._backend.info().has_tokens
                 if can and self.tries < self._most and most > 0:
-                    self._again(part, refusal.message, most, output)
+                    if not self.ended_by_cancelling():
+                        self._again(part, refusal.message, most, output)
                     return
                 limit = (
                     f"tries={self._most:,}" if can else "its backend has no tokens to go on from"

@@ -116,12 +116,19 @@ def open_names(s, names):
     return s["a"], s["from inner"]
 
 
+@lm.function
+def calling(s):
+    s += lm.gen("a", max_tokens=4)
+    inner(s)
+    return s["from inner"]
+
+
 def test_reads_of_what_nothing_sets():
     assert ("LM103", line_of("never reached by a trace")) in found(misread)
     assert ("LM103", line_of("neither")) in found(misread)
     assert any("did you mean 'answer'?" in each.message for each in misread.check())
     assert ("LM103", line_of("read before it is set")) in found(read_before)
-    assert "LM103" not in codes(open_names)
+    assert "LM103" not in [*codes(open_names), *codes(calling)]
 
 
 @lm.function

@@ -314,6 +314,50 @@ def test_a_runtime_keeps_the_prefix_in_its_cache_here_and_served():
     assert told[0] == told[1]
 
 
+def test_a_program_that_its_server_runs_has_one_try():
+    @lm.function
+    def program(s):
+        s += lm.gen("x", type=Record, max_tokens=400)
+
+    backend = ScriptedBackend([BAD, "8"])
+    with served(make_app(backend)) as url, lm.connect(url) as remote:
+        with pytest.raises(ConstraintError):
+            program.run(backend=remote, ship=True)
+        assert len(backend.requests) == 1
+
+
+def test_what_is_cancelled_while_a_validator_thinks_is_not_written_anew():
+    begun, may_end = threading.Event(), threading.Event()
+    asked = []
+
+    class Watched(ScriptedBackend):
+        def generate(self, request):
+            asked.append(super().generate(request))
+            return asked[-1]
+
+    def slow(value: int) -> int:
+        begun.set()
+        assert may_end.wait(20)
+        raise ValueError("never right")
+
+    @lm.function
+    def program(s):
+        s += lm.gen("x", type=Annotated[int, AfterValidator(slow)])
+
+    backend = Watched(["1", "2"], completes="when released")
+    state = program.run(backend=backend, stream=True)
+    backend.wait_for(1)
+    backend.release()
+    assert begun.wait(20)
+    state.cancel()
+    may_end.set()
+    with pytest.raises(lm.Cancelled):
+        state["x"]
+    for thread in [each for each in threading.enumerate() if each.name == "lmlang-validators"]:
+        thread.join(20)
+    assert len(asked) == 1
+
+
 def test_a_journal_has_what_was_written_anew(tmp_path):
     model = tmp_path / "tiny.gguf"
     write_tiny_gguf(model)

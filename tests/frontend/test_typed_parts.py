@@ -378,3 +378,16 @@ def test_events_of_a_run_have_the_partial_value():
     assert chosen.partial.done
     assert chosen.partial.value in ("yes", "no")
     backend.close()
+
+
+def test_of_several_samples_the_first_is_streamed():
+    backend = ScriptedBackend(["1", "2"], completes="on a thread")
+
+    @lm.function
+    def program(s):
+        s += lm.gen("x", type=int, n=2)
+
+    state = program.run(backend=backend, stream=True)
+    *_, last = state.partial_iter("x")
+    assert (last.value, state["x"]) == (1, [1, 2])
+    backend.close()

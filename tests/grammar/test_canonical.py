@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -165,6 +166,16 @@ def test_a_token_that_could_go_on_is_held_back() -> None:
     matcher = template_grammar(closed, vocabulary).matcher()
     pieces = [vocabulary.pieces[i] for i in matcher.forced_tokens()]
     assert pieces == [b'{"', b"name", b'":"']
+
+
+def test_of_more_tokens_than_are_tried_none_is_ruled_out() -> None:
+    follow = string.ascii_letters
+    known = merging([("x", "z")], f"x{follow}", words=False)
+    spelled = [*known.pieces, *(f"x{letter}".encode() for letter in follow if letter != "z")]
+    vocabulary = Vocabulary(spelled, encode=known.encode)
+    matcher = grammar_of([f"x{letter}".encode() for letter in follow], vocabulary).matcher()
+    assert matcher.forced_bytes() == b"x"
+    assert matcher.forced_tokens() == []  # before z there is none of x alone
 
 
 def test_a_token_that_the_tokenizer_never_takes_holds_nothing_back() -> None:
