@@ -32,7 +32,7 @@ _TAIL = 200
 
 
 class Live:
-    """A ``with`` block that shows a run until one of them is over; with a last frame.
+    """A ``with`` block that shows a run until its end, with a last frame.
 
     Args:
         run: What is shown.
@@ -74,18 +74,12 @@ class Live:
 
     def _draw(self) -> None:
         frames: _Cell | _Line = _Line() if notebook() is None else _Cell()
-        with self._run.ringing(self._look):
-            pause = INTERVAL
-            while not self._over.wait(pause):
-                begun = perf_counter()
-                frames.draw(run_log(self._run))
-                pause = max(INTERVAL, SHARE * (perf_counter() - begun))
+        pause = INTERVAL
+        while not self._over.wait(pause):
+            begun = perf_counter()
+            frames.draw(run_log(self._run))
+            pause = max(INTERVAL, SHARE * (perf_counter() - begun))
         frames.end(run_log(self._run))
-
-    def _look(self) -> None:
-        """Rung at every change; the run's lock is held."""
-        if self._run.over and self._run.stopped is not None:
-            self._over.set()
 
 
 class _Cell:

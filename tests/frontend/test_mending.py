@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import threading
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Annotated
+from uuid import UUID
 
 import pydantic
 import pytest
@@ -15,6 +17,7 @@ import lmlang as lm
 from lmlang.errors import BudgetExceeded, ConstraintError, ProgramError
 from lmlang.frontend.dispatcher import Dispatcher
 from lmlang.grammar.spec import Hole
+from lmlang.grammar.types import is_validated
 from lmlang.protocol import EndTurn, Prompt, Text, Turn
 from lmlang.server.app import make_app
 from lmlang.testing import RandomBackend, ScriptedBackend
@@ -186,6 +189,13 @@ def test_after_so_many_tries_the_error_names_field_value_and_message():
         assert f"tries={len(answers)}" in str(error)
         assert len(backend.requests) == len(answers)
         assert state.usage().generated_tokens >= len(BAD)
+
+
+def test_what_reads_types_of_the_language_and_the_library_is_no_validator():
+    for tp in (Decimal, UUID, lm.Quote("a b"), list[Annotated[str, lm.Quote("a b")]], dict):
+        assert not is_validated(tp), tp
+    for tp in (Job, Span, list[Record], Annotated[int, AfterValidator(large)]):
+        assert is_validated(tp), tp
 
 
 def test_a_backend_without_tokens_has_one_try():

@@ -8,7 +8,7 @@ import json
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, NamedTuple, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import pydantic
 import pytest
@@ -310,6 +310,8 @@ def test_the_types_of_parts():
     assert part_of(Options, "on") is dt.date
     assert part_of(Point, 1) is float
     assert part_of(list[int] | None, 0) is int
+    assert part_of(list[int] | dict[str, str], 0) is int
+    assert part_of(list[int] | tuple[str, ...], 0) is Any
     assert part_of(dict[str, list[int]], "k") == list[int]
     assert part_of(tuple[int, str], 1) is str
     assert part_of(tuple[int, ...], 5) is int
