@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lmlang import __version__
 from lmlang.cli import terminal
-from lmlang.cli.command import DONE, PARTLY, Command
+from lmlang.cli.command import DONE, PARTLY, Command, nothing
 from lmlang.cli.models import size
 
 DESCRIPTION = """\
@@ -204,6 +204,6 @@ DOCTOR = Command(
     "doctor",
     "say what this machine has, what is slow and why",
     DESCRIPTION,
-    lambda parser: None,
+    nothing,
     _run,
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lmlang.cli import terminal
-from lmlang.cli.command import DONE, Command
+from lmlang.cli.command import DONE, Command, nothing
 
 FETCHING = """\
 Bring a model to this machine and print where it lies. Without a name it is the embedded
@@ -109,4 +109,4 @@ def size(count: float) -> str:
 FETCH_MODEL = Command(
     "fetch-model", "bring a model to this machine", FETCHING, _fetch_options, _fetch
 )
-MODELS = Command("models", "list the models on this machine", LISTING, lambda parser: None, _list)
+MODELS = Command("models", "list the models on this machine", LISTING, nothing, _list)

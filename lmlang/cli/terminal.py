@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 
@@ -15,8 +14,6 @@ CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 """Controls besides tab and newline (so no escape sequence begins), and marks of direction."""
-FALLBACK = 80
-"""Columns of a terminal that does not say how wide it is."""
 
 
 def shown(text: str) -> str:
@@ -35,11 +32,6 @@ def tell(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(shown(text) + "\n")
         sys.stderr.flush()
-
-
-def width() -> int:
-    """Columns of the terminal, 40 at least; 80 where there is none."""
-    return max(40, shutil.get_terminal_size((FALLBACK, 24)).columns)
 
 
 def prepare() -> None:
