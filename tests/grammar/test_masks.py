@@ -17,6 +17,7 @@ from lmlang.grammar.automaton import DEAD, LEAVE, Automaton, Content, Leaving, S
 from lmlang.grammar.compiler import Grammar, compile_spec
 from lmlang.grammar.language import of_length
 from lmlang.grammar.masks import Mask, Masks
+from lmlang.grammar.matcher import GrammarMatcher
 from lmlang.grammar.spec import JsonSchema
 from lmlang.grammar.tables import Spelling, spelled
 from lmlang.grammar.vocabulary import Vocabulary
@@ -307,3 +308,24 @@ def test_what_is_kept_is_bounded() -> None:
         assert state is not None
         assert masks.mask(automaton, state).count == 1
     assert sum(state is not None and state.masks is not None for state in states) == 3
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"ab": {"type": "integer"}}, "additionalProperties": {"type": "string"}},
+        {"properties": {"ab": False}, "propertyNames": {"maxLength": 3}},
+        {"patternProperties": {"^a": {"type": "integer"}}, "additionalProperties": {}},
+    ],
+)
+def test_tokens_that_end_a_key_are_judged_by_what_the_schema_says_of_it(schema: Any) -> None:
+    more = [b'ab": "', b'ab": 1', b'cd": "', b'cd": 1', b'ab":', b'b": 1', b'ab": 1, "ab']
+    pieces = [*(bytes([value]) for value in range(256)), *more]
+    vocabulary = Vocabulary(pieces, encode=lambda text: list(text.encode()))
+    grammar = compile_spec(JsonSchema.of({"type": "object", **schema}), vocabulary)
+    for text in (b'{"', b'{"a', b'{"cd": "x", "', b'{"cd": "x", "a'):
+        matcher = GrammarMatcher(grammar)
+        assert matcher.accept_tokens(list(text)) == len(text)
+        mask = grammar.masks.mask(grammar.automaton, matcher.state)
+        due = [i for i, piece in enumerate(pieces) if grammar.automaton.run(matcher.state, piece)]
+        assert mask.ids().tolist() == due
