@@ -67,7 +67,8 @@ def outcome(operation: LoggedOperation | None) -> str:
     if operation is None:
         return "queued"
     if operation.error is not None:
-        return f"failed: {operation.error.type}: {markup.line(operation.error.message)[:200]}"
+        error = markup.line(f"{operation.error.type}: {operation.error.message}")
+        return f"failed: {error[:200]}"
     if operation.status != "done":
         return operation.status
     finish = operation.samples[0].finish if operation.samples else None

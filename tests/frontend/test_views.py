@@ -39,6 +39,23 @@ def test_any_log_is_shown_within_its_bounds_and_escaped(log, width):
     assert lm.diff(log, log).equal
 
 
+def test_the_name_of_an_errors_class_is_escaped_wherever_it_stands():
+    @lm.function
+    def program(s):
+        with s.var_scope("x"):
+            s += lm.gen("a")
+
+    kind = type("\x1b[2J", (Exception,), {})
+    backend = ScriptedBackend(fail_at=0, error=kind("no"))
+    (state,) = program.run_batch([()], on_error="return", backend=backend)
+    log = state.run_log()
+    error = log.failed()[0].error
+    failed = [dataclasses.replace(each, status="failed", error=error) for each in log.operations]
+    for view in views(dataclasses.replace(log, operations=tuple(failed))).values():
+        checked_text(view.text(80), 80)
+        checked_page(view.html())
+
+
 @settings(max_examples=60)
 @given(programs, backends, st.none() | st.integers(1, 20))
 def test_the_views_of_a_run_agree_on_its_tokens(steps, backend, most):
