@@ -349,17 +349,17 @@ def _name(name: object, where: str) -> str:
     return checked_text(name)
 
 
-def system(expr: str | Expression | None = None) -> Expression:
+def system(expr: str | Expression = "") -> Expression:
     """A system turn."""
     return expression.turn("system", expr)
 
 
-def user(expr: str | Expression | None = None) -> Expression:
+def user(expr: str | Expression = "") -> Expression:
     """A user turn."""
     return expression.turn("user", expr)
 
 
-def assistant(expr: str | Expression | None = None) -> Expression:
+def assistant(expr: str | Expression = "") -> Expression:
     """An assistant turn, as in ``lm.assistant(lm.gen("answer"))``."""
     return expression.turn("assistant", expr)
 

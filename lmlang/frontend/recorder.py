@@ -47,6 +47,10 @@ MAX_SHOWN = 200
 """Characters of its variables' names that the ``repr`` of a state shows."""
 
 
+_OPEN: Any = object()
+"""In the place of a turn's text: there is none, the turn is a ``with`` block. (None is no text.)"""
+
+
 class ProgramState:
     """One growing prompt with its variables; the first parameter of a program.
 
@@ -109,7 +113,7 @@ class ProgramState:
     def system(self) -> Block[ProgramState]: ...
     @overload
     def system(self, expr: str | Expression) -> None: ...
-    def system(self, expr: str | Expression | None = None) -> Block[ProgramState] | None:
+    def system(self, expr: str | Expression = _OPEN) -> Block[ProgramState] | None:
         """``with s.system():`` is a system turn; ``s.system(expr)`` appends one."""
         return self._turn("system", expr)
 
@@ -117,7 +121,7 @@ class ProgramState:
     def user(self) -> Block[ProgramState]: ...
     @overload
     def user(self, expr: str | Expression) -> None: ...
-    def user(self, expr: str | Expression | None = None) -> Block[ProgramState] | None:
+    def user(self, expr: str | Expression = _OPEN) -> Block[ProgramState] | None:
         """``with s.user():`` is a user turn; ``s.user(expr)`` appends one."""
         return self._turn("user", expr)
 
@@ -125,12 +129,12 @@ class ProgramState:
     def assistant(self) -> Block[ProgramState]: ...
     @overload
     def assistant(self, expr: str | Expression) -> None: ...
-    def assistant(self, expr: str | Expression | None = None) -> Block[ProgramState] | None:
+    def assistant(self, expr: str | Expression = _OPEN) -> Block[ProgramState] | None:
         """``with s.assistant():`` is an assistant turn; ``s.assistant(expr)`` appends one."""
         return self._turn("assistant", expr)
 
-    def _turn(self, role: str, expr: str | Expression | None) -> Block[ProgramState] | None:
-        if expr is not None:
+    def _turn(self, role: str, expr: str | Expression) -> Block[ProgramState] | None:
+        if expr is not _OPEN:
             with self._cursor.here:
                 self._recording.append(turn(role, expr))
             return None

@@ -55,7 +55,8 @@ class Constrained:
         if not self._matcher.fits(self._left):
             raise BudgetExceeded(
                 f"the shortest output that meets the constraint has {_tokens(self._matcher)}, and "
-                f"max_tokens is {self._left:,}: raise it."
+                f"max_tokens is {self._left:,}: raise it, or max_program_tokens where that left "
+                "no more."
             )
         self._end_where_nothing_follows()
 

@@ -315,3 +315,18 @@ def test_a_wrong_key_is_named(generator_style):
 def test_a_key_that_raises_the_end_of_an_iteration_does_not_end_the_rows():
     with pytest.raises(lm.ProgramError, match="StopIteration"):
         raising.run_batch([(1,)], key=lambda row: next(iter(())), backend=ScriptedBackend())
+
+
+@pytest.mark.parametrize("how", ["expression", "method"])
+def test_none_is_no_empty_turn(how):
+    @lm.function
+    def program(s, text):
+        if how == "method":
+            s.user(text)
+        else:
+            s += lm.user(text)
+        s += lm.assistant(lm.gen("x"))
+
+    with pytest.raises(lm.ProgramTypeError, match="None of type NoneType cannot be appended"):
+        program(None, backend=ScriptedBackend(["x"]))
+    assert program("", backend=ScriptedBackend(["x"])).messages()[0]["role"] == "user"
