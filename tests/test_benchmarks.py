@@ -119,10 +119,12 @@ def test_every_policy_finds_all_that_is_shared_where_there_is_room() -> None:
 
 def test_quality_tells_what_fewer_bits_cost(model: Path) -> None:
     value = json_of("quality.py", "--model", str(model))
-    exact, bfloat16, blocks, one_digit, layers, weights, kv, both = value["results"]
+    exact, bfloat16, *others = value["results"]
+    blocks, blocks8, one_digit, layers, weights, kv, both = others
     assert exact["top1"] == 1.0
     assert abs(exact["kl"]) < 1e-6
-    for result in (bfloat16, blocks, one_digit, layers, weights, kv, both):
+    assert blocks["kl"] < blocks8["kl"] < one_digit["kl"]
+    for result in (bfloat16, *others):
         assert 0 < result["kl"] < 0.1
         assert result["by_kind"].keys() == {"prose", "code", "json"}
         assert result["perplexity"] == pytest.approx(exact["perplexity"], rel=0.05)

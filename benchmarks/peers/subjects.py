@@ -140,6 +140,8 @@ class Subject:
             if ready:
                 part = os.read(out.fileno(), 1 << 20)
                 if not part:
+                    self._listen()
+                    self.end()
                     raise RuntimeError(self._said.decode(errors="replace")[-600:])
                 line += part
             elif time.monotonic() >= end:
