@@ -139,7 +139,7 @@ def place(node: Appendable, state: int, made: int, name: str, ends_turn: bool) -
 
 def turn(role: str, body: object) -> Expression:
     """A whole chat turn around an expression; without text it is an empty one."""
-    inside = () if body == "" else as_expression(body).leaves
+    inside = () if type(body) is str and not body else as_expression(body).leaves
     return Expression((*begin(role).leaves, *inside, *end(role).leaves))
 
 
