@@ -45,8 +45,11 @@ async def ask(client: httpx.AsyncClient, load: dict[str, Any], prompt: str, begu
 
 
 async def run(load: dict[str, Any]) -> list[list[Answer]]:
-    """All clients of a load; each asks one thing after the other."""
-    limits = httpx.Limits(max_connections=None)
+    """All clients of a load; each asks one thing after the other, on a connection of its own.
+
+    Some servers close connections that others keep, without saying so.
+    """
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=load["url"], timeout=600, limits=limits) as client:
         begun = time.perf_counter()
 
