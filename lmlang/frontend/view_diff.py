@@ -126,7 +126,8 @@ def diff(first: ProgramState | RunLog, second: ProgramState | RunLog) -> Diff:
     one, other = _log(first), _log(second)
     mine, theirs = _outputs(one), _outputs(other)
     paths = [*mine, *(path for path in theirs if path not in mine)]
-    compared = [_compared(path, mine.get(path), theirs.get(path), one, other) for path in paths]
+    spelled = _spellings(one, other)
+    compared = [_compared(path, mine.get(path), theirs.get(path), *spelled) for path in paths]
     wrote, writes = _written(one), _written(other)
     written = tuple(_aligned(wrote, writes)) if wrote != writes else ()
     return Diff(tuple(compared), tuple(_settings(one, other)), written)
@@ -177,22 +178,28 @@ def _written(log: RunLog) -> list[str]:
     return _WORD.findall("\n".join(texts))
 
 
+def _spellings(one: RunLog, other: RunLog) -> tuple[dict[int, str], dict[int, str]]:
+    """What tokens of each run read like; of one model, as either run knows it."""
+    mine, theirs = dict(one.spelling), dict(other.spelling)
+    return (mine | theirs, mine | theirs) if one.model == other.model else (mine, theirs)
+
+
 def _compared(
     path: str,
     mine: LoggedOperation | None,
     theirs: LoggedOperation | None,
-    one: RunLog,
-    other: RunLog,
+    one: dict[int, str],
+    other: dict[int, str],
 ) -> Compared:
     there = mine or theirs
     assert there is not None
     name, kind = there.name or "", there.kind
     if mine is None or theirs is None:
         side: Side = "second" if mine is None else "first"
-        alone = _tokens(there, one if theirs is None else other)
+        (alone,) = _tokens((there, one if theirs is None else other))
         found = (Stretch(side, "".join(alone), len(alone)),)
         return Compared(path, name, kind, found, 0, f"only the {side} run has it")
-    left, right = _tokens(mine, one), _tokens(theirs, other)
+    left, right = _tokens((mine, one), (theirs, other))
     stretches = tuple(_aligned(left, right))
     parts = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), None)
     if parts is None and len(left) != len(right):
@@ -205,27 +212,36 @@ def _compared(
     return Compared(path, name, kind, stretches, parts, why)
 
 
-def _there(operation: LoggedOperation, tokens: Sequence[str], at: int, log: RunLog) -> str:
+def _there(
+    operation: LoggedOperation, tokens: Sequence[str], at: int, spelling: dict[int, str]
+) -> str:
     if at >= len(tokens):
         finish = operation.samples[0].finish if operation.samples else None
         return f"ends ({finish or operation.status})"
     sample = operation.samples[0] if operation.samples else None
     if sample is None or len(sample.tokens) < len(tokens):
         return f'"{markup.line(tokens[at])}"'
-    spelled = {**dict.fromkeys(sample.tokens, tokens[at]), **dict(log.spelling)}
+    spelled = {**dict.fromkeys(sample.tokens, tokens[at]), **spelling}
     return f"{name_of(sample.tokens[at], spelled)} {share(probability(sample, at))}".rstrip()
 
 
-def _tokens(operation: LoggedOperation, log: RunLog) -> list[str]:
-    """What the tokens of an output read like; its words, where nobody has said."""
+def _tokens(*of: tuple[LoggedOperation, dict[int, str]]) -> list[list[str]]:
+    """What the tokens of outputs read like; the words of all where that is not known of one."""
+    spelled = [_spelled(*each) for each in of]
+    known = [each for each in spelled if each is not None]
+    return known if len(known) == len(of) else [_words(operation) for operation, _ in of]
+
+
+def _spelled(operation: LoggedOperation, spelling: dict[int, str]) -> list[str] | None:
+    if not operation.samples:
+        return _words(operation)
+    return pieces(operation.samples[0], spelling)
+
+
+def _words(operation: LoggedOperation) -> list[str]:
     if not operation.samples:
         return [operation.text] if operation.text else []
     sample = operation.samples[0]
-    found = pieces(sample, dict(log.spelling))
-    return _words(sample) if found is None else found
-
-
-def _words(sample: Sample) -> list[str]:
     if len(sample.tokens) in (len(sample.text), len(sample.text) + 1):  # characters are tokens
         return list(sample.text)
     words = sample.text.split(" ")

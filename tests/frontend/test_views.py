@@ -9,7 +9,7 @@ from lmlang import markup
 from lmlang.frontend import view_tree
 from lmlang.frontend.logged import Sample
 from lmlang.frontend.story import forced_parts, kind_of, pieces
-from lmlang.frontend.view_diff import _aligned
+from lmlang.frontend.view_diff import Stretch, _aligned
 from lmlang.frontend.view_tokens import token_rows
 from lmlang.protocol import Provenance, Usage
 from lmlang.testing import RandomBackend, ScriptedBackend
@@ -400,6 +400,32 @@ def test_a_diff_says_where_outputs_part():
     assert "<ins " in page
     assert lm.diff(run("a"), run("a").run_log()).equal
     assert str(lm.diff(run("a"), run("b")))
+
+
+@pytest.mark.parametrize("model", ["the same", "another"])
+@settings(max_examples=30)
+@given(logs)
+def test_who_knows_what_tokens_read_like_makes_no_difference(model, log):
+    unspelled = dataclasses.replace(log, spelling=())
+    if model == "another":
+        unspelled = dataclasses.replace(unspelled, model=log.model + "!")
+    assert lm.diff(log, unspelled).equal
+    assert lm.diff(unspelled, log).equal
+
+
+def test_a_diff_finds_the_token_where_only_one_run_has_told_what_it_reads_like():
+    @lm.function
+    def program(s, told):
+        s += lm.gen("x", return_text_in_logprobs=told)
+
+    one = program(True, backend=RandomBackend(1), seed=1, max_new_tokens=6).run_log()
+    sample = dataclasses.replace(one.operations[0].samples[0], text="a light,", tokens=(5, 6, 7))
+    operation = dataclasses.replace(one.operations[0], samples=(sample,), text="a light,")
+    told = dataclasses.replace(
+        one, operations=(operation,), spelling=((5, "a"), (6, " light"), (7, ","))
+    )
+    (compared,) = lm.diff(told, dataclasses.replace(told, spelling=())).outputs
+    assert compared.stretches == (Stretch("both", "a light,", 3),)
 
 
 def test_a_diff_tells_what_the_programs_wrote_and_asked_for():
