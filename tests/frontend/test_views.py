@@ -402,17 +402,6 @@ def test_a_diff_says_where_outputs_part():
     assert str(lm.diff(run("a"), run("b")))
 
 
-@pytest.mark.parametrize("model", ["the same", "another"])
-@settings(max_examples=30)
-@given(logs)
-def test_who_knows_what_tokens_read_like_makes_no_difference(model, log):
-    unspelled = dataclasses.replace(log, spelling=())
-    if model == "another":
-        unspelled = dataclasses.replace(unspelled, model=log.model + "!")
-    assert lm.diff(log, unspelled).equal
-    assert lm.diff(unspelled, log).equal
-
-
 def test_a_diff_finds_the_token_where_only_one_run_has_told_what_it_reads_like():
     @lm.function
     def program(s, told):
