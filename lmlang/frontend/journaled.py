@@ -103,27 +103,20 @@ class Journaled:
         """
         with opened(self._path):
             pass  # what is wrong with it is said now, and not when the first row is taken
-        return self._lazily(rows, make, backend, workers, on_error, progress)
 
-    def _lazily(
-        self,
-        rows: Iterable[Row],
-        make: Make,
-        backend: Backend,
-        workers: int,
-        on_error: OnError,
-        progress: Progress,
-    ) -> Generator[ProgramState]:
-        reused = Reused()
-        with opened(self._path) as journal:
-            calls = self._calls(rows, make, backend, journal)
-            try:
-                for state in batch.lazily(calls, workers, on_error, progress):
-                    reused += state._cursor.run.reused
-                    yield state
-            finally:
-                _tell(self._path, reused)
-            journal.check()
+        def states() -> Generator[ProgramState]:
+            reused = Reused()
+            with opened(self._path) as journal:
+                calls = self._calls(rows, make, backend, journal)
+                try:
+                    for state in batch.lazily(calls, workers, on_error, progress):
+                        reused += state._cursor.run.reused
+                        yield state
+                finally:
+                    _tell(self._path, reused)
+                journal.check()
+
+        return states()
 
     def _calls(
         self, rows: Iterable[Row], make: Make, backend: Backend, journal: Journal

@@ -14,7 +14,7 @@ from lmlang.grammar.spec import JsonSchema, Regex
 from lmlang.protocol import EndTurn, Prompt, Request, SamplingParams, ScoreRequest, Tag, Text, Turn
 from lmlang.runtime.local import Runtime
 from lmlang.testing import ScriptedBackend
-from tests.server.harness import Running, running, text, values
+from tests.server.harness import running, text, values
 from tests.tiny import tiny_model
 
 PROMPT = Prompt.of(Turn("user"), Text("hello world"), EndTurn(), Turn("assistant"))
@@ -25,18 +25,6 @@ def rt() -> Iterator[Runtime]:
     with Runtime.over(*tiny_model(), kv_tokens=4_000) as rt:
         yield rt
         rt.check()
-
-
-@pytest.fixture(scope="module")
-def server(rt: Runtime) -> Iterator[Running]:
-    with running(rt) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[httpx.Client]:
-    with server.client() as client:
-        yield client
 
 
 @pytest.mark.parametrize(

@@ -9,37 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from lmlang.runtime.local import Runtime
-from tests.server.harness import Running, running, text, until
+from tests.server.harness import Running, text, until
 from tests.server.test_stream import Pulse
-from tests.tiny import tiny_model
 
 JSON = {"Content-Type": "application/json"}
 ODD = ("-1", "0", "2147483648", "1000000000", "1e400", "NaN", '"5"', "true", "null", "[]")
 MEGABYTE = 1 << 20
 MESSAGES = [{"role": "user", "content": "hello"}]
-
-
-@pytest.fixture(scope="module")
-def rt() -> Iterator[Runtime]:
-    model, tokenizer, template = tiny_model(max_positions=8_192)
-    with Runtime.over(model, tokenizer, template, kv_tokens=60_000) as rt:
-        yield rt
-        rt.check()
-
-
-@pytest.fixture(scope="module")
-def server(rt: Runtime) -> Iterator[Running]:
-    with running(rt) as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: Running) -> Iterator[httpx.Client]:
-    with server.client() as client:
-        yield client
 
 
 def is_idle(server: Running, rt: Runtime) -> bool:

@@ -35,29 +35,8 @@ from tests.server.test_scenarios import (
     program,
 )
 from tests.server.test_stream import Pulse
-from tests.tiny import tiny_model
 
 HOPELESS = {"stop": "no such text", "ignore_eos": True}
-
-
-@pytest.fixture(scope="module")
-def rt() -> Iterator[Runtime]:
-    model, tokenizer, template = tiny_model(max_positions=8_192)
-    with Runtime.over(model, tokenizer, template, kv_tokens=60_000) as rt:
-        yield rt
-        rt.check()
-
-
-@pytest.fixture(scope="module")
-def server(rt: Runtime) -> Iterator[Running]:
-    with running(rt) as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: Running) -> Iterator[httpx.Client]:
-    with server.client() as client:
-        yield client
 
 
 # ---------------------------------------------------------------- clients that leave

@@ -56,12 +56,6 @@ def server(rt: Runtime) -> Iterator[Running]:
         until(lambda: is_idle(server, rt))
 
 
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[httpx.Client]:
-    with server.client() as client:
-        yield client
-
-
 def test_the_description_has_the_routes_of_all_interfaces() -> None:
     posts = {path for method, path in OPERATIONS if method == "POST"}
     assert posts >= {"/v1/completions", "/v1/chat/completions", "/generate", "/lm/generate"}
