@@ -79,7 +79,9 @@ class Forks(Rows):
     def of(cls, runtime: lm.Runtime, length: int, count: int, tokens: int) -> Forks:
         """A text of about ``length`` tokens, to be forked ``count`` times."""
         text = filled(runtime, 3, length)
-        endings = tuple(f"\nAdvice {number} for the innkeeper:" for number in range(1, count + 1))
+        digits = len(str(count))  # each is a token
+        numbers = [f"{number:0{digits}}" for number in range(1, count + 1)]
+        endings = tuple(f"\nAdvice {number} for the innkeeper:" for number in numbers)
         return cls(text, endings, tokens, equally_long(runtime, text, endings))
 
     def less(self) -> Forks:
