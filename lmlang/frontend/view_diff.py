@@ -16,7 +16,7 @@ from typing import Literal
 from lmlang import markup
 from lmlang.errors import ProgramTypeError, an
 from lmlang.frontend import ir
-from lmlang.frontend.logged import LoggedOperation, Sample
+from lmlang.frontend.logged import LoggedOperation
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.runlog import RunLog
 from lmlang.frontend.story import pieces

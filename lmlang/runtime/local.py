@@ -98,7 +98,7 @@ class Runtime:
             pass. The tokens stay the same; it pays where outputs repeat their prompts.
         deterministic: The same bits of a position's logits cold or cached, alone or in a batch,
             in whatever chunks; for one CPU, build of torch and number of threads. Steps take
-            1.2 to 1.7 times as long, most of it in long contexts. Refused on a GPU.
+            1.2 to 2.6 times as long, most of it in long contexts. Refused on a GPU.
         cuda_graphs: False launches every kernel of every decode step on a GPU by itself.
         heartbeat: Seconds without a sign of life after which the engine is given up and all who
             wait get `BackendError`. None is 120.
