@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lmlang.errors import ModelError
 
-VERSION = 3
+VERSION = 4
 """Of the functions and structs of lmlang.h; a library of another is not used."""
 HOME = Path(__file__).parent
 
@@ -55,7 +55,7 @@ class Attention(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("q_type", "kv_type", "scale_type")),
         *((name, ctypes.c_int32) for name in ("rows", "tokens", "members", "slots")),
         *((name, ctypes.c_int32) for name in ("heads", "kv_heads", "key_dim", "value_dim")),
-        *((name, ctypes.c_int32) for name in ("causal", "window")),
+        *((name, ctypes.c_int32) for name in ("causal", "window", "carries")),
         *((name, ctypes.c_float) for name in ("scale", "softcap")),
         ("threads", ctypes.c_int32),
     )
@@ -113,16 +113,6 @@ class StoreRows(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("x_stride", "x_head", "pool_stride", "pool_head")),
         *((name, ctypes.c_int32) for name in ("type", "pool_type", "scale_type", "rows")),
         *((name, ctypes.c_int32) for name in ("heads", "size", "slots", "wide_slots", "threads")),
-    )
-
-
-class MergeRows(ctypes.Structure):
-    """``lm_merge_rows`` of lmlang.h, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("out", "lse", "part", "part_lse", "places")),
-        *((name, ctypes.c_int32) for name in ("type", "states", "rows", "heads", "size")),
-        ("threads", ctypes.c_int32),
     )
 
 
@@ -203,7 +193,7 @@ def _loaded() -> tuple[ctypes.CDLL | None, str]:
     found.lm_instructions.restype = ctypes.c_char_p
     found.lm_set_parallel.argtypes = [ctypes.c_void_p]
     found.lm_set_parallel.restype = None
-    found.lm_attend_space.argtypes = [ctypes.c_int32] * 5
+    found.lm_attend_space.argtypes = [ctypes.c_int32] * 6
     found.lm_attend_space.restype = ctypes.c_int64
     found.lm_attend.argtypes = [ctypes.POINTER(Attention)]
     found.lm_multiply.argtypes = [ctypes.POINTER(Product)]

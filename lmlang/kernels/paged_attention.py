@@ -24,12 +24,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from lmlang.kernels.forms import check, dispatch
+from lmlang.kernels.forms import check, chosen_form, dispatch
 from lmlang.kernels.paged import PagedKV
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 """Of queries; products are summed in float32."""
 INDEX = (torch.int32,)
+SPAN = 256
+"""Keys of a row from one place to the next where it may be cut without another bit on a CPU."""
 
 
 def paged_prefill(
@@ -172,6 +174,47 @@ def merge_states(
     dispatch("merge_states", merge_reference, out)(out, lse, part, part_lse, rows)
 
 
+def add_shared(
+    out: Tensor,
+    lse: Tensor,
+    q: Tensor,
+    rows: Tensor,
+    group_starts: Tensor,
+    kv: PagedKV,
+    table: Tensor,
+    table_starts: Tensor,
+    scale: float,
+    softcap: float = 0.0,
+) -> None:
+    """Merge `paged_shared` of some queries into their states over keys that stand later, in place.
+
+    The C form gives the bits that one call over all keys would have given, where what is shared
+    begins and ends at multiples of `SPAN` keys of the rows.
+
+    Args:
+        out: [T, H, Dv], written in place; so is lse.
+        lse: [T, H] float32, -inf where no key was seen.
+        q: And all others as in `paged_shared`; ``rows`` are all different.
+        rows: See there.
+        group_starts: See there.
+        kv: See there.
+        table: See there.
+        table_starts: See there.
+        scale: See there.
+        softcap: See there.
+
+    Raises:
+        ValueError: An argument is not as described.
+    """
+    check("out", out, (*q.shape[:2], kv.value_dim), (q.dtype,), q.device, dense=3)
+    check("lse", lse, q.shape[:2], (torch.float32,), q.device, dense=2)
+    _check(q, kv, scale, 0, softcap)
+    _check_indices(q, rows=rows, group_starts=group_starts, table=table, table_starts=table_starts)
+    _check_rows("group_starts", group_starts, table_starts)
+    shared = (q, rows, group_starts, kv, table, table_starts, scale, softcap)
+    chosen_form("add_shared", _add_by_two, q)(out, lse, *shared)
+
+
 def prefill_reference(
     q: Tensor,
     kv: PagedKV,
@@ -227,6 +270,23 @@ def shared_reference(
         mine = q[rows[members].long()]
         out[members], lse[members] = _attend(mine, kv, table[keys], None, scale, softcap)
     return out, lse
+
+
+def _add_by_two(
+    out: Tensor,
+    lse: Tensor,
+    q: Tensor,
+    rows: Tensor,
+    group_starts: Tensor,
+    kv: PagedKV,
+    table: Tensor,
+    table_starts: Tensor,
+    scale: float,
+    softcap: float,
+) -> None:
+    """`add_shared` by the two ops that it is made of."""
+    state = paged_shared(q, rows, group_starts, kv, table, table_starts, scale, softcap)
+    merge_states(out, lse, *state, rows)
 
 
 def merge_reference(

@@ -142,8 +142,8 @@ def plan_attention(
 
 
 def _plan(rows: Seq[RowSlots], device: torch.device, window: int) -> Parts:
-    members = [i for i, row in enumerate(rows) if not row.is_banded(window)]
-    stretches, rest = share(rows, members, window, lambda length, _: length >= MIN_SHARED)
+    members = [i for i, row in enumerate(rows) if row.sees_all(window)]
+    stretches, cuts = share(rows, members, lambda length, _: length >= MIN_SHARED)
     spans = [
         Span(_queries([rows[i] for i in stretch.rows], device), _index(stretch.slots, device))
         for stretch in stretches
@@ -153,10 +153,10 @@ def _plan(rows: Seq[RowSlots], device: torch.device, window: int) -> Parts:
     tails: list[tuple[int, IntArray]] = []
     for i, row in enumerate(rows):
         queries = slice(row.start, row.start + row.count)
-        if row.is_banded(window):
+        if row.count > 1 and not row.sees_all(window):
             bands.extend(_bands(row, device, window))
             continue
-        left = np.concatenate(rest[i]) if rest[i] else row.table[:0]
+        left = row.context[cuts.get(i, row.first_seen(window)) :]
         if row.count > 1:
             chunks.append(row)
             if len(left):

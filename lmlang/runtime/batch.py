@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmlang.kernels.paged_attention import SPAN
 from lmlang.runtime.attention import AttentionPlan, plan_attention
 from lmlang.runtime.cache.radix import IntArray
 from lmlang.runtime.cuda_graphs import Key, Padding
@@ -134,8 +135,8 @@ def build_paged_batch(
         transfer.put_wide(*parts) for parts in (laid.ids, laid.positions, laid.logits_at)
     )
     even = padding is not None
-    least = MIN_SAVED_ON_CPU if device.type == "cpu" and not even else None
-    attention = plan_paged(laid.rows, transfer, windows, even=even, least=least)
+    cuts = {"least": MIN_SAVED_ON_CPU, "span": SPAN} if device.type == "cpu" and not even else {}
+    attention = plan_paged(laid.rows, transfer, windows, even=even, **cuts)
     transfer.send()
     graph = None if padding is None else (padding.size, attention.form)
     return Batch(ids, positions, attention, logits_at, tuple(laid.logit_rows), graph, adapters)

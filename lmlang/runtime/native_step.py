@@ -52,6 +52,7 @@ class NativeStep:
             native.TYPES[kv.k.dtype],
             0 if kv.k_scale is None else native.TYPES[kv.k_scale.dtype],
             len(kv.k),
+            len(self._windows),
             shape.norm_eps,
             shape.embed_scale,
             shape.softcap,

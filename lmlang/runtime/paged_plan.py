@@ -5,13 +5,15 @@ batch lie one behind the other; everything else says where something begins.
 
     rows of one token     one call, each row over its table                       (paged_decode)
     rows of more          one call, ragged and causal                             (paged_prefill)
-    a shared stretch      out of its rows' tables, attended once for all of them  (paged_shared)
+    a shared stretch      out of its rows' tables, attended once for all of them  (add_shared)
 
     table   [ row 0: ·····> | row 1: ···> | row 2: ·······>> | stretch ███████ | stretch ▓▓▓▓ ]
 
 The stretches that are shared stand in levels: of one level, every query is in at most one stretch,
-so that a level is one call and one merge. A layer's window is kept by the kernels, which count
-table entries; rows from whose tables something was taken out see all that is left.
+so that a level is one call. A row's tokens and slots come in the order of its last to its first:
+its own, then its innermost stretch, then those outside of it; the C kernels' bits are then those of
+a row that shares nothing. A layer's window is kept by the kernels, which count table entries; rows
+that do not see all of their context share nothing there.
 
 Source: Ye et al., "Cascade Inference: Memory Bandwidth Efficient Shared Prefix Batch Decoding"
 (2024).
@@ -29,12 +31,7 @@ from torch import Tensor
 
 from lmlang.kernels.attention import apply_sinks
 from lmlang.kernels.paged import PagedKV, store_kv
-from lmlang.kernels.paged_attention import (
-    merge_states,
-    paged_decode,
-    paged_prefill,
-    paged_shared,
-)
+from lmlang.kernels.paged_attention import add_shared, paged_decode, paged_prefill
 from lmlang.runtime.cache.radix import IntArray
 from lmlang.runtime.shape import KVLayer
 from lmlang.runtime.sharing import RowSlots, Stretch, share
@@ -51,7 +48,7 @@ MIN_SAVED_ON_CPU = 2_048
 MAX_SHARED_CHUNK = 64
 """Longer chunks share nothing: their own queries read each slot often enough."""
 MAX_LEVELS = 2
-"""Of shared stretches; what is deeper is left to the rows."""
+"""Of shared stretches, from the outermost; what is deeper is left to the rows."""
 
 Index = Tensor | slice
 
@@ -88,7 +85,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class PagedParts:
-    """Every query is in one of the rows, and in any number of levels."""
+    """Every query is in one of the rows, and in any number of levels, inner ones first."""
 
     rows: tuple[Rows, ...]
     levels: tuple[Level, ...]
@@ -131,6 +128,7 @@ def plan_paged(
     *,
     even: bool = False,
     least: int | None = None,
+    span: int = 1,
 ) -> PagedPlan:
     """The plan for these rows in layers of these windows; its numbers go by the transfer.
 
@@ -142,13 +140,14 @@ def plan_paged(
             number of rows and the plan's form, so that a recorded pass can be run with other
             numbers.
         least: Slots that need not be read, from which on a stretch is shared; None is `MIN_SAVED`.
+        span: Stretches are cut at multiples of so many slots.
     """
     stores = transfer.put_wide(*(row.own for row in rows))
     tables = _Tables()
     whole: tuple[Rows, ...] | None = None
     made: dict[int, PagedParts] = {}
     for window in windows:
-        levels, cut = _shared(rows, window, MIN_SAVED if least is None else least)
+        levels, cut = _shared(rows, window, MIN_SAVED if least is None else least, span)
         if levels:
             own = _rows(rows, cut, tables, transfer)
             made[window] = PagedParts(
@@ -156,7 +155,7 @@ def plan_paged(
             )
             continue
         if whole is None:
-            whole = _rows(rows, [[row.table] for row in rows], tables, transfer)
+            whole = _rows(rows, [row.table for row in rows], tables, transfer)
         made[window] = PagedParts(whole, ())
     return PagedPlan(stores, transfer.put_last(*tables.parts), made)
 
@@ -201,11 +200,8 @@ def attend_paged(
         for rows, (part, its_lse) in zip(parts.rows, states, strict=True):
             out[rows.queries], lse[rows.queries] = part, its_lse
     for level in parts.levels:
-        groups = (level.queries, level.starts)
-        state = paged_shared(
-            q, *groups, kv, plan.table, level.table_starts, layer.scale, layer.softcap
-        )
-        merge_states(out, lse, *state, level.queries)
+        groups = (level.queries, level.starts, kv, plan.table, level.table_starts)
+        add_shared(out, lse, q, *groups, layer.scale, layer.softcap)
     return out if sinks is None else apply_sinks(out, lse, sinks)
 
 
@@ -257,10 +253,10 @@ class _Tables:
         self.parts: list[IntArray] = []
         self._length = 0
 
-    def add(self, slots: Seq[Seq[IntArray]]) -> IntArray:
-        """Where each, given in parts, begins, and where the last one ends."""
-        starts = self._length + _starts([sum(map(len, parts)) for parts in slots])
-        self.parts += [part for parts in slots for part in parts]
+    def add(self, slots: Seq[IntArray]) -> IntArray:
+        """Where each begins, and where the last one ends."""
+        starts = self._length + _starts([len(part) for part in slots])
+        self.parts += slots
         self._length = int(starts[-1])
         return starts
 
@@ -270,39 +266,25 @@ def _starts(lengths: Seq[int]) -> IntArray:
 
 
 def _shared(
-    rows: Seq[RowSlots], window: int, least: int
-) -> tuple[list[list[Stretch]], list[list[IntArray]]]:
-    """What rows share, in levels, and every row's table without it, in parts.
+    rows: Seq[RowSlots], window: int, least: int, span: int
+) -> tuple[list[list[Stretch]], list[IntArray]]:
+    """What rows share, in levels, inner ones first, and every row's table without it.
 
     A stretch is shared where so many slots at least need not be read then.
     """
     members = [
-        i
-        for i, row in enumerate(rows)
-        if row.count <= MAX_SHARED_CHUNK and not row.is_banded(window)
+        i for i, row in enumerate(rows) if row.count <= MAX_SHARED_CHUNK and row.sees_all(window)
     ]
     if sum(len(rows[i].context) for i in members) < least:
         return [], []
-    stretches, rest = share(
-        rows, members, window, lambda length, sharers: length * (sharers - 1) >= least
-    )
-    levels: list[list[Stretch]] = []
-    for stretch in sorted(stretches, key=lambda s: -len(s.slots) * (len(s.rows) - 1)):
-        level = next((level for level in levels if not _meet(stretch, level)), None)
-        if level is not None:
-            level.append(stretch)
-        elif len(levels) < MAX_LEVELS:
-            levels.append([stretch])
-        else:
-            for i in stretch.rows:
-                rest[i].append(stretch.slots)
-    tables = [[*rest[i], row.own] if i in rest else [row.table] for i, row in enumerate(rows)]
-    return levels, tables
 
+    def pays(length: int, sharers: int) -> bool:
+        return length * (sharers - 1) >= least
 
-def _meet(stretch: Stretch, level: list[Stretch]) -> bool:
-    """Whether a stretch and one of a level have a row in common."""
-    return any(not set(other.rows).isdisjoint(stretch.rows) for other in level)
+    stretches, cuts = share(rows, members, pays, span, MAX_LEVELS)
+    levels = [[s for s in stretches if s.level == level] for level in reversed(range(MAX_LEVELS))]
+    tables = [row.table[cuts.get(i, 0) :] for i, row in enumerate(rows)]
+    return [level for level in levels if level], tables
 
 
 def _queries(rows: Seq[RowSlots]) -> IntArray:
@@ -325,13 +307,13 @@ def _level(
     Queries without a stretch are then the first group after those with one, and have an empty one.
     """
     groups = [_queries([rows[i] for i in stretch.rows]) for stretch in stretches]
-    slots = [[stretch.slots] for stretch in stretches]
+    slots = [stretch.slots for stretch in stretches]
     if even:
         left = np.delete(np.arange(len(rows)), np.concatenate(groups))
         spare = (1 << (len(groups) - 1).bit_length()) - len(groups)
         nothing = left[:0]
         groups += [left, *[nothing] * spare]
-        slots += [[nothing]] * (spare + 1)
+        slots += [nothing] * (spare + 1)
     return Level(
         transfer.put(*groups),
         transfer.put(_starts([len(group) for group in groups])),
@@ -340,7 +322,7 @@ def _level(
 
 
 def _rows(
-    rows: Seq[RowSlots], slots: Seq[Seq[IntArray]], tables: _Tables, transfer: Transfer
+    rows: Seq[RowSlots], slots: Seq[IntArray], tables: _Tables, transfer: Transfer
 ) -> tuple[Rows, ...]:
     """Rows of one token, and those of more."""
     made = []

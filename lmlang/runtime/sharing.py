@@ -1,10 +1,11 @@
 """Which stretches of slots the rows of a batch share: a walk over the trie of their contexts.
 
     row 0   ███████████████▓▓▓▓▓▓··>      █ stretch of all three rows
-    row 1   ███████████████▓▓▓▓▓▓···>     ▓ stretch of rows 0 and 1, inside of what █ left
+    row 1   ███████████████▓▓▓▓▓▓···>     ▓ stretch of rows 0 and 1, behind the one of all three
     row 2   ███████████████······>        · the rest of each row, its own
 
-Whether a stretch is worth a call of its own is the caller's to say.
+Stretches of a row follow one another from its first slot on. Whether one is worth a call of its
+own is the caller's to say; one that is not goes to those behind it, else to the rows.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ class RowSlots:
         """The first position that its first query sees."""
         return max(0, len(self.table) - self.count + 1 - window) if window else 0
 
-    def is_banded(self, window: int) -> bool:
-        """Whether its queries see different parts of what lies before them."""
-        return bool(window) and self.count > 1 and len(self.table) > window
+    def sees_all(self, window: int) -> bool:
+        """Whether all its queries see all that lies before them."""
+        return not window or len(self.table) <= window
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,53 +64,52 @@ class Stretch:
     Args:
         rows: Their indices, at least two.
         slots: int64 [L].
+        level: How many stretches stand before it.
     """
 
     rows: tuple[int, ...]
     slots: IntArray
+    level: int
 
 
 def share(
-    rows: Seq[RowSlots], members: Iterable[int], window: int, pays: Callable[[int, int], bool]
-) -> tuple[list[Stretch], dict[int, list[IntArray]]]:
+    rows: Seq[RowSlots],
+    members: Iterable[int],
+    pays: Callable[[int, int], bool],
+    span: int = 1,
+    levels: int | None = None,
+) -> tuple[list[Stretch], dict[int, int]]:
     """Cut the contexts of some rows into what they share and what is their own.
-
-    Of a stretch, rows share what all that see any of it see; what some see more is their own.
 
     Args:
         rows: Of a batch.
-        members: Those to look at, none of them banded.
-        window: That their queries see.
+        members: Those to look at, which see all of their contexts.
         pays: Whether a stretch of so many slots is to be shared by so many rows.
+        span: Contexts are cut at multiples of so many slots.
+        levels: At most so many stretches of one row; None for any number.
 
     Returns:
-        The stretches, outer ones before those inside of them, and by member the parts of its
-        context that are in none, as far as it sees them.
+        The stretches, and of each member how many slots of its context are in any.
     """
-    seen = {i: rows[i].first_seen(window) for i in members}
+    cuts = dict.fromkeys(members, 0)
     stretches: list[Stretch] = []
-    rest: dict[int, list[IntArray]] = {i: [] for i in seen}
-    stack = [(list(seen), 0)]
+    stack = [(list(cuts), 0, 0)]
     while stack:
-        here, depth = stack.pop()
+        here, depth, level = stack.pop()
         branches: dict[int, list[int]] = {}
         for i in here:
             context = rows[i].context
             if len(context) > depth:
                 branches.setdefault(int(context[depth]), []).append(i)
         for branch in branches.values():
-            first = rows[branch[0]].context
             if len(branch) == 1:
-                rest[branch[0]].append(first[max(depth, seen[branch[0]]) :])
                 continue
+            first, begin = rows[branch[0]].context, cuts[branch[0]]
             end = depth + min(common_prefix(first[depth:], rows[i].context[depth:]) for i in branch)
-            sharing = [i for i in branch if seen[i] < end]
-            begin = max([depth, *(seen[i] for i in sharing)])
-            if len(sharing) > 1 and pays(end - begin, len(sharing)):
-                stretches.append(Stretch(tuple(sharing), first[begin:end]))
-            else:
-                begin = end
-            for i in sharing:
-                rest[i].append(first[max(depth, seen[i]) : begin])
-            stack.append((branch, end))
-    return stretches, rest
+            cut, below = end - end % span, level
+            if level != levels and cut > begin and pays(cut - begin, len(branch)):
+                stretches.append(Stretch(tuple(branch), first[begin:cut], level))
+                cuts.update(dict.fromkeys(branch, cut))
+                below += 1
+            stack.append((branch, end, below))
+    return stretches, cuts

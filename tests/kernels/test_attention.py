@@ -286,16 +286,20 @@ def test_windows_that_hide_nothing_cost_nothing() -> None:
     assert parts[0] is not plan_attention(rows, torch.device("cpu"), (100,)).parts[100]
 
 
-def test_what_rows_share_within_their_windows_is_attended_once() -> None:
+def test_rows_that_do_not_see_all_of_their_contexts_share_nothing() -> None:
     shared = np.arange(300, dtype=np.int64)
     rows = [RowSlots(i, 1, np.append(shared, 400 + i)) for i in range(8)]
     far = np.concatenate([shared[:250], np.arange(500, 800, dtype=np.int64)])
-    rows.append(RowSlots(8, 1, far))  # its window begins behind all that the others know
-    parts = plan_attention(rows, torch.device("cpu"), (120,)).parts[120]
-    assert [span.slots for span in parts.spans] == [slice(181, 250), slice(250, 300)]
-    assert [span.queries for span in parts.spans] == [slice(0, 8)] * 2
+    rows.append(RowSlots(8, 1, far))
+    parts = plan_attention(rows, torch.device("cpu"), (301,)).parts[301]
+    assert [(span.queries, span.slots) for span in parts.spans] == [(slice(0, 8), slice(0, 300))]
     assert [tuple(tail.table.shape) for tail in parts.tails] == [(8, 1)]
-    assert [band.slots for band in parts.bands] == [slice(680, 800)]
+    (band,) = parts.bands
+    assert band.queries == slice(8, 9)
+    assert band.slots.tolist() == far[-301:].tolist()
+    parts = plan_attention(rows, torch.device("cpu"), (300,)).parts[300]
+    assert parts.spans == ()
+    assert [tuple(tail.table.shape) for tail in parts.tails] == [(9, 300)]
 
 
 def test_a_prefix_shared_by_decode_rows_is_attended_once() -> None:

@@ -124,11 +124,18 @@ def test_attention_is_that_of_the_reference(case: dict[str, object]) -> None:
         paged_attention.decode_reference(one, **case),
     )
     case.pop("window")
-    members = torch.randint(len(q), (int(first[-1]),), generator=generator(2)).int()
-    same_states(
-        attention.paged_shared(q, members, first, **case),
-        paged_attention.shared_reference(q, members, first, **case),
-    )
+    members = torch.randperm(len(q), generator=generator(2))[: int(first[-1])].int()
+    shared = paged_attention.shared_reference(q, members, first, **case)
+    state = torch.randn(*q.shape[:2], shared[0].shape[-1]).to(q.dtype), torch.randn(q.shape[:2]) * 9
+    state[1][torch.rand(q.shape[:2], generator=generator(3)) < 0.2] = -torch.inf
+    state[0][state[1].isinf()] = torch.nan  # is not looked at
+    wanted = state[0].nan_to_num(), state[1].clone()
+    paged_attention.merge_reference(*wanted, *shared, members)
+    attention.add_shared(*state, q, members, first, **case)
+    members = members.long()
+    seen = wanted[1][members] > -torch.inf
+    same_states((state[0][members][seen], state[1][members]),
+                (wanted[0][members][seen], wanted[1][members]))  # fmt: skip
 
 
 @compiled
@@ -149,6 +156,62 @@ def test_long_rows_are_shared_out_and_put_together_again(
             got = attention.paged_decode(*arguments)
             native.library().lm_own_threads(False)
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@compiled
+def test_rows_may_be_cut_where_python_takes_it() -> None:
+    assert native.library().lm_attend_span() == paged_attention.SPAN
+
+
+@compiled
+@pytest.mark.usefixtures("instructions", "sharing")
+@settings(max_examples=30)
+@given(
+    st.integers(0, 999), st.sampled_from([*BOUNDS, torch.int8]), st.integers(1, 3),
+    st.sampled_from([1, 2, 3, 5, 7]), st.sampled_from([20, 64, 80]),
+    st.lists(st.tuples(st.sampled_from([1, 1, 2, 5, 40]), st.integers(0, 900)), min_size=1,
+             max_size=4),
+    st.sampled_from([0, 0, 1, 90, 300]), st.sampled_from([0.0, 0.0, 5.0]), st.integers(0, 2),
+)  # fmt: skip
+def test_a_query_has_the_same_bits_alone_among_others_and_over_keys_in_parts(
+    seed: int, kv_dtype: torch.dtype, kv_heads: int, groups: int, size: int,
+    counts: list[tuple[int, int]], window: int, softcap: float, common: int,
+) -> None:  # fmt: skip
+    """Rows share ``common`` spans; each has some queries and some keys of its own before them."""
+    kv = pool(seed, kv_dtype, kv_heads, size, size)
+    shared = common * paged_attention.SPAN
+    lengths = [shared + before + count for count, before in counts]
+    slots = [torch.randint(SLOTS, (n,), generator=generator(seed + n)).int() for n in lengths]
+    for table in slots:
+        table[:shared] = slots[0][:shared]
+    q = torch.randn(sum(c for c, _ in counts), kv_heads * groups, size, generator=generator(seed))
+    first = starts([count for count, _ in counts])
+
+    def over(q: torch.Tensor, tables: list[torch.Tensor], own: torch.Tensor | None) -> torch.Tensor:
+        ends = starts([len(table) for table in tables])
+        if own is None:
+            return attention.paged_decode(q, kv, torch.cat(tables), ends, 0.2, window, softcap)
+        return attention.paged_prefill(q, kv, own, torch.cat(tables), ends, 0.2, window, softcap)
+
+    out, lse = over(q, slots, first)
+    for row, table in enumerate(slots):
+        for i in range(int(first[row]), int(first[row + 1])):
+            seen = table[: len(table) - int(first[row + 1]) + i + 1]
+            alone = over(q[i : i + 1], [seen], None)
+            assert torch.equal(alone[0][0], out[i])
+            assert torch.equal(alone[1][0], lse[i])
+    if not common or window:
+        return
+    parts = over(q, [table[shared:] for table in slots], first)
+    members = torch.randperm(len(q), generator=generator(seed)).int()
+    groups_of = starts([len(q) // 3, len(q) - len(q) // 3])
+    for span in reversed(range(common)):
+        keys = slots[0][span * paged_attention.SPAN :][: paged_attention.SPAN]
+        attention.add_shared(
+            *parts, q, members, groups_of, kv, keys.repeat(2), starts([len(keys)] * 2), 0.2, softcap
+        )
+    assert torch.equal(parts[0], out)
+    assert torch.equal(parts[1], lse)
 
 
 @compiled
@@ -214,16 +277,14 @@ def test_what_the_tables_say_is_checked(changed: dict[str, torch.Tensor], told: 
 def test_members_and_slots_outside_are_refused() -> None:
     q, kv = torch.zeros(3, 2, 8), pool(0, torch.float32, 1, 8, 8)
     table = torch.arange(4).int()
+    state = torch.zeros(3, 2, 8), torch.zeros(3, 2)
     with pytest.raises(ValueError, match="members must be queries"):
-        attention.paged_shared(
-            q, torch.tensor([0, 3]).int(), starts([2]), kv, table, starts([4]), 1.0
+        attention.add_shared(
+            *state, q, torch.tensor([0, 3]).int(), starts([2]), kv, table, starts([4]), 1.0
         )
     new = torch.zeros(2, 1, 8)
     with pytest.raises(ValueError, match="names a slot"):
         rows.store(torch.tensor([0, SLOTS]), new, new, kv.k, kv.v, None, None)
-    state = (torch.zeros(3, 2, 8), torch.zeros(3, 2))
-    with pytest.raises(ValueError, match="members must be queries"):
-        rows.merge_states(*state, *state, torch.tensor([0, 1, 3]).int())
 
 
 @compiled
@@ -294,27 +355,6 @@ def test_stored_bits_are_those_of_the_reference(
         )
     for got, its in zip(kv.tensors(), wanted.tensors(), strict=True):
         assert torch.equal(got, its)
-
-
-@compiled
-@pytest.mark.usefixtures("instructions")
-@settings(max_examples=30)
-@given(
-    st.integers(0, 999), st.integers(0, 30), st.sampled_from([8, 40]), DTYPES, st.booleans()
-)  # fmt: skip
-def test_merged_states_are_those_of_the_reference(
-    seed: int, count: int, size: int, dtype: torch.dtype, some: bool
-) -> None:
-    made = torch.randn(2, count + some, 3, size, generator=generator(seed)).to(dtype)
-    lse = torch.randn(2, count + some, 3, generator=generator(seed)) * 20
-    lse[torch.rand(lse.shape, generator=generator(seed)) < 0.2] = -torch.inf
-    made[lse.isinf()] = 0
-    places = torch.randperm(count + some, generator=generator(seed))[:count].int() if some else None
-    state, wanted = (made[0].clone(), lse[0].clone()), (made[0].clone(), lse[0].clone())
-    part = (made[1, :count].contiguous(), lse[1, :count].contiguous())
-    rows.merge_states(*state, *part, places)
-    paged_attention.merge_reference(*wanted, *part, places)
-    same_states(state, wanted)
 
 
 @compiled

@@ -89,6 +89,7 @@ def test_answers_are_those_of_the_model_layer_by_layer(
 ) -> None:
     model, counted = packed_model(SHAPES[name]), Counted(monkeypatch)
     monkeypatch.setattr(batch, "MIN_SAVED_ON_CPU", 1)  # so that short prefixes are shared too
+    monkeypatch.setattr(batch, "SPAN", 3)
     found = answers(model, kv_dtype=kv_dtype)
     assert counted.steps > 10
     assert counted.shared > 5

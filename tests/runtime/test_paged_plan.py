@@ -134,7 +134,7 @@ def test_layers_of_all_windows_read_one_table_where_nothing_is_shared() -> None:
     assert plan.table[: len(tables)].tolist() == tables.tolist()
 
 
-@pytest.mark.parametrize("windows", [(0,), (0, 3_000)])
+@pytest.mark.parametrize("windows", [(0,), (0, 9_100)])
 def test_an_even_plan_has_the_same_places_whatever_is_shared_by_whom(
     windows: tuple[int, ...],
 ) -> None:

@@ -1,10 +1,15 @@
 /* Attention over slots: cuts the work into units, shares them out, and puts the parts together.
 
        units   row 0: one of few queries, all kv heads | row 1: UNIT_ROWS at a time, one kv head each
-       tiles   ....... | ............ | ..... | .......     TILE keys each
-       threads |---- 0 ----|---- 1 ----|---- 2 ----|        equal cost, wherever that cuts
+       spans   2 .. | 1 .......... | 0 .......... |         SPAN keys each, from the last one down
+       tiles   .... | .. | .. | .. | .. | .. | .. |         TILE keys each
+       threads |------ 0 ----------|---- 1 -------|         equal cost, cut between spans
 
-   A unit that is cut leaves a state with each of its threads; they are merged at the end.
+   The softmax goes along the tiles of a span; then the state over the span is merged into that
+   over all spans after it. Where a unit is cut, a later thread keeps the states of its spans, and
+   they are merged at the end; a call that carries begins with the state over what stands later. So
+   a query's bits follow from its keys alone, whatever is computed beside it, by whom and in how
+   many calls, as long as these are cut where a span begins.
 
    Source: Ye et al., "FlashInfer" (2025) for equal shares of ragged rows. */
 #include <math.h>
@@ -15,30 +20,42 @@
 #include "machine.h"
 
 #define TILE 64
+#define SPAN 256
+#define SPAN_TILES (SPAN / TILE)
 #define UNIT_ROWS 96    /* queries of a kv head in one unit */
 #define FEW_ROWS 16     /* up to so many, a unit has all kv heads: then slots are read in one go */
-#define FEW 4           /* queries up to which keys and values are used where they lie */
+#define FEW 4           /* queries up to which values are used where they lie */
 #define MAX_LANES 16
 #define LOADING 6       /* loading a tile of keys and values costs as much as so many queries */
 #define LEAST_SHARE 256 /* cost of a share that is worth a thread: about 20 us */
 #define LOG2E 1.4426950408889634f
 #define LN2 0.6931471805599453f
 
+/* Its tiles are counted as they are done: those of the last span first, each span's in order. */
 typedef struct {
     int row, query, count;      /* `count` queries of a row; `query` is the place of the first */
     int head, heads;            /* kv heads */
     int position;               /* of the first query among the row's slots */
-    int begin, end;             /* slots of the row that any of them sees */
+    int begin, end;             /* slots of the row that any of them sees, from a whole tile on */
     int64_t tiles, cost;        /* `cost` of one tile */
 } unit;
 
+/* Up to TILE slots, and those of the tile after it, which may be fetched. */
 typedef struct {
-    float *out, *largest, *sums; /* [M, filled Dv], [M], [M, MAX_LANES] */
+    const int32_t *slots, *next;
+    int n, ahead;
+} tile;
+
+/* M states; while the softmax goes along, `out` is not yet divided by the sum of the weights. */
+typedef struct {
+    float *out, *lse; /* [M, filled Dv], [M] */
 } state;
 
 typedef struct {
     float *queries, *keys, *values, *scores;
-    state states[3]; /* of the unit that an earlier thread began, that a later one ends, of others */
+    float *largest, *sums; /* [M], [M, MAX_LANES] of the softmax that goes along */
+    state span, whole;
+    float *spans;              /* states of the spans of a unit that an earlier thread began */
 } room;
 
 static inline int lm_filled(int size) { return (size + MAX_LANES - 1) / MAX_LANES * MAX_LANES; }
@@ -49,6 +66,35 @@ static inline float lm_scale(const lm_attention *a, const void *scales, int64_t 
     int64_t at = slot * a->kv_heads + head;
     return a->scale_type == LM_F16 ? lm_half(((const uint16_t *)scales)[at])
                                    : ((const float *)scales)[at];
+}
+
+/* State number i of those that `spans` has room for. */
+static inline state lm_span_state(const room *r, int64_t i, int64_t states, int filled) {
+    float *at = r->spans + i * states * (filled + 1);
+    return (state){at, at + states * filled};
+}
+
+/* Of the last span, which comes first. */
+static inline int64_t last_tiles(const unit *u) {
+    return (u->end - (u->end - 1) / SPAN * SPAN + TILE - 1) / TILE;
+}
+
+/* The first of the tiles of a tile's span. */
+static inline int64_t span_start(const unit *u, int64_t tile) {
+    int64_t last = last_tiles(u);
+    return tile < last ? 0 : last + (tile - last) / SPAN_TILES * SPAN_TILES;
+}
+
+/* The first tile from `tile` on that begins a span, or how many tiles there are. */
+static inline int64_t whole_spans(const unit *u, int64_t tile) {
+    if (tile == 0) return 0;
+    int64_t start = span_start(u, tile - 1), end = start ? start + SPAN_TILES : last_tiles(u);
+    return end < u->tiles ? end : u->tiles;
+}
+
+/* States of a unit. */
+static inline int states_of(const lm_attention *a, const unit *u) {
+    return u->heads * u->count * (a->heads / a->kv_heads);
 }
 
 #define KERNELS "tiles.h"
@@ -86,7 +132,7 @@ static int next_unit(const lm_attention *a, unit *u) {
     u->begin = 0;
     u->end = a->causal ? u->position + u->count : length;
     if (a->causal && a->window && u->position >= a->window)
-        u->begin = u->position - a->window + 1;
+        u->begin = (u->position - a->window + 1) / TILE * TILE;
     u->tiles = (u->end - u->begin + TILE - 1) / TILE;
     u->cost = (int64_t)u->heads * (LOADING + u->count * (a->heads / a->kv_heads));
     return 1;
@@ -104,66 +150,64 @@ static float *taken(float *space, int64_t *used, int64_t count) {
     return at;
 }
 
-/* Lays a share's room out; returns how many numbers it takes. */
-static int64_t lay_out(room *r, float *space, int heads, int kv_heads, int key_dim,
-                       int value_dim) {
+static state states_taken(float *space, int64_t *used, int64_t rows, int filled) {
+    float *out = taken(space, used, rows * filled);
+    return (state){out, taken(space, used, rows)};
+}
+
+/* Lays a share's room out, for units of so many spans; returns how many numbers it takes. */
+static int64_t lay_out(room *r, float *space, int heads, int kv_heads, int key_dim, int value_dim,
+                       int64_t spans) {
     int64_t rows = max_rows(heads, kv_heads), filled = lm_filled(value_dim), used = 0;
     r->queries = taken(space, &used, rows * key_dim);
     r->keys = taken(space, &used, (int64_t)key_dim * TILE);
     r->values = taken(space, &used, TILE * filled);
     r->scores = taken(space, &used, rows * TILE);
-    for (int i = 0; i < 3; i++) {
-        r->states[i].out = taken(space, &used, rows * filled);
-        r->states[i].largest = taken(space, &used, rows);
-        r->states[i].sums = taken(space, &used, rows * MAX_LANES);
-    }
+    r->largest = taken(space, &used, rows);
+    r->sums = taken(space, &used, rows * MAX_LANES);
+    r->span = states_taken(space, &used, rows, filled);
+    r->whole = states_taken(space, &used, rows, filled);
+    r->spans = taken(space, &used, spans * rows * (filled + 1));
     return used;
 }
 
-int64_t lm_attend_space(int32_t heads, int32_t kv_heads, int32_t key_dim, int32_t value_dim,
-                        int32_t threads) {
-    room r;
-    /* MAX_LANES more: it begins at a whole line of the cache. */
-    return threads * lay_out(&r, NULL, heads, kv_heads, key_dim, value_dim) + MAX_LANES;
-}
+int lm_attend_span(void) { return SPAN; }
 
-/* Adds a state of other keys to one of the same queries. */
-static void merge(const lm_attention *a, const unit *u, const state *s, const state *other) {
-    int all = u->heads * u->count * (a->heads / a->kv_heads), filled = lm_filled(a->value_dim);
-    for (int i = 0; i < all; i++) {
-        float largest = s->largest[i] > other->largest[i] ? s->largest[i] : other->largest[i];
-        float from = largest == -INFINITY ? 0.0f : largest;
-        float mine = lm_exp2(s->largest[i] - from), its = lm_exp2(other->largest[i] - from);
-        s->largest[i] = largest;
-        float *sum = s->sums + (int64_t)i * MAX_LANES;
-        *sum = *sum * mine + other->sums[(int64_t)i * MAX_LANES] * its;
-        float *out = s->out + (int64_t)i * filled, *more = other->out + (int64_t)i * filled;
-        for (int d = 0; d < filled; d++) out[d] = out[d] * mine + more[d] * its;
-    }
+int64_t lm_attend_space(int32_t heads, int32_t kv_heads, int32_t key_dim, int32_t value_dim,
+                        int32_t threads, int32_t longest) {
+    room r;
+    /* A unit that is cut has its last span with the thread that begins it. */
+    int64_t spans = threads > 1 ? longest / SPAN : 0;
+    /* MAX_LANES more: it begins at a whole line of the cache. */
+    return threads * lay_out(&r, NULL, heads, kv_heads, key_dim, value_dim, spans) + MAX_LANES;
 }
 
 typedef struct {
     const lm_attention *a;
-    int (*attend)(const lm_attention *, const unit *, int, int, const room *, const state *);
+    int (*attend)(const lm_attention *, const unit *, int64_t, int64_t, const room *);
+    void (*merge)(const lm_attention *, const unit *, const state *, const state *);
     void (*finish)(const lm_attention *, const unit *, const state *);
     float *space;
     int shares;
-    int64_t cost;
+    int64_t cost, spans;
     int fault;
 } work;
 
+
 /* The first tile of a unit that belongs to a share or to a later one; `before`: cost so far. */
-static int first_tile(const work *w, int share, int64_t before, const unit *u) {
+static int64_t first_tile(const work *w, int share, int64_t before, const unit *u) {
     int64_t begins = w->cost * share / w->shares - before;
     if (begins <= 0) return 0;
-    int64_t tile = (begins + u->cost - 1) / u->cost;
-    return (int)(tile < u->tiles ? tile : u->tiles);
+    int64_t at = (begins + u->cost - 1) / u->cost;
+    if (at >= u->tiles) return u->tiles;
+    int64_t end = whole_spans(u, at), start = span_start(u, end - 1);
+    return at - start < end - at ? start : end;
 }
 
 static void room_of(const work *w, int share, room *r) {
     const lm_attention *a = w->a;
-    int64_t size = lay_out(r, NULL, a->heads, a->kv_heads, a->key_dim, a->value_dim);
-    lay_out(r, w->space + share * size, a->heads, a->kv_heads, a->key_dim, a->value_dim);
+    int64_t size = lay_out(r, NULL, a->heads, a->kv_heads, a->key_dim, a->value_dim, w->spans);
+    lay_out(r, w->space + share * size, a->heads, a->kv_heads, a->key_dim, a->value_dim, w->spans);
 }
 
 static void do_share(void *argument, int share) {
@@ -172,22 +216,21 @@ static void do_share(void *argument, int share) {
     room_of(w, share, &r);
     unit u = {.row = -1};
     for (int64_t before = 0; next_unit(w->a, &u); before += u.tiles * u.cost) {
-        int first = first_tile(w, share, before, &u), last = first_tile(w, share + 1, before, &u);
+        int64_t first = first_tile(w, share, before, &u), last = first_tile(w, share + 1, before, &u);
         if (first >= last) {
             if (before > w->cost * (share + 1) / w->shares) break;
             continue;
         }
-        const state *s = r.states + (first > 0 ? 0 : last < u.tiles ? 1 : 2);
-        int fault = w->attend(w->a, &u, first, last, &r, s);
+        int fault = w->attend(w->a, &u, first, last, &r);
         if (fault) __atomic_store_n(&w->fault, fault, __ATOMIC_RELAXED);
-        else if (first == 0 && last == u.tiles) w->finish(w->a, &u, s);
+        else if (first == 0 && last == u.tiles) w->finish(w->a, &u, &r.whole);
     }
 }
 
 /* Puts the states of units together that several shares have parts of. */
 static void join(const work *w) {
     unit u = {.row = -1};
-    int share = 0;
+    int share = 0, filled = lm_filled(w->a->value_dim);
     for (int64_t before = 0; next_unit(w->a, &u); before += u.tiles * u.cost) {
         if (!u.tiles) continue; /* has no first tile that says whose it is */
         while (share + 1 < w->shares && first_tile(w, share + 1, before, &u) == 0) share++;
@@ -195,18 +238,20 @@ static void join(const work *w) {
         room mine;
         room_of(w, share, &mine);
         for (int other = share + 1; other < w->shares; other++) {
-            int first = first_tile(w, other, before, &u);
-            if (first == u.tiles) break;
-            if (first == first_tile(w, other + 1, before, &u)) continue;
+            int64_t at = first_tile(w, other, before, &u);
+            int64_t end = first_tile(w, other + 1, before, &u);
             room its;
             room_of(w, other, &its);
-            merge(w->a, &u, &mine.states[1], &its.states[0]);
+            for (int64_t i = 0; at < end; i++, at = whole_spans(&u, at + 1)) {
+                state span = lm_span_state(&its, i, states_of(w->a, &u), filled);
+                w->merge(w->a, &u, &mine.whole, &span);
+            }
         }
-        w->finish(w->a, &u, &mine.states[1]);
+        w->finish(w->a, &u, &mine.whole);
     }
 }
 
-/* Members first .. last-1 see nothing. */
+/* Queries first .. last-1 see nothing. */
 static void write_nothing(const lm_attention *a, int first, int last) {
     int64_t at = (int64_t)first * a->heads, count = (int64_t)(last - first) * a->heads;
     size_t width = (size_t)a->value_dim * lm_width(a->q_type);
@@ -233,17 +278,21 @@ static int checked(const lm_attention *a) {
 int lm_attend(const lm_attention *a) {
     int fault = checked(a);
     if (fault) return fault;
-    work w = {.a = a, .attend = BEST(attend), .finish = BEST(finish)};
+    work w = {.a = a, .attend = BEST(attend), .merge = BEST(merge), .finish = BEST(finish)};
     uintptr_t line = MAX_LANES * sizeof(float);
     w.space = (float *)(((uintptr_t)a->space + line - 1) / line * line);
+    int longest = 0;
     for (unit u = {.row = -1}; next_unit(a, &u);) {
         w.cost += u.tiles * u.cost;
-        if (!u.tiles) write_nothing(a, u.query, u.query + u.count);
+        if (u.end > longest) longest = u.end;
+        if (!u.tiles && !a->carries) write_nothing(a, u.query, u.query + u.count);
     }
-    write_nothing(a, row_start(a, a->rows), a->members);
+    if (!a->carries) write_nothing(a, row_start(a, a->rows), a->members);
     int64_t most = w.cost / LEAST_SHARE;
     w.shares = (int)(most < 1 ? 1 : most < a->threads ? most : a->threads);
-    if (a->space_size < lm_attend_space(a->heads, a->kv_heads, a->key_dim, a->value_dim, w.shares))
+    w.spans = w.shares > 1 ? longest / SPAN : 0;
+    if (a->space_size < lm_attend_space(a->heads, a->kv_heads, a->key_dim, a->value_dim, w.shares,
+                                        longest))
         return LM_NO_SPACE;
     lm_parallel(do_share, &w, w.shares);
     if (!w.fault && w.shares > 1) join(&w);

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -23,8 +22,7 @@ def paged_prefill(
     softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """New tokens of some rows over what stands before them and over themselves."""
-    rows = (None, starts, table, table_starts)
-    return _attend(q, kv, *rows, scale, window, softcap, causal=True)
+    return _attend(q, kv, starts, table, table_starts, scale, window, softcap)
 
 
 def paged_decode(
@@ -37,10 +35,12 @@ def paged_decode(
     softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """One query a row, which sees all slots of its row, of those the last ``window``."""
-    return _attend(q, kv, None, None, table, table_starts, scale, window, softcap, causal=True)
+    return _attend(q, kv, None, table, table_starts, scale, window, softcap)
 
 
-def paged_shared(
+def add_shared(
+    out: Tensor,
+    lse: Tensor,
     q: Tensor,
     rows: Tensor,
     group_starts: Tensor,
@@ -49,16 +49,15 @@ def paged_shared(
     table_starts: Tensor,
     scale: float,
     softcap: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """Groups of queries, each over slots that all of the group see."""
-    groups = (rows, group_starts, table, table_starts)
-    return _attend(q, kv, *groups, scale, 0, softcap, causal=False)
+) -> None:
+    """Groups of queries, each over slots that all of the group see, added to their states."""
+    groups = (group_starts, table, table_starts)
+    _attend(q, kv, *groups, scale, 0, softcap, queries=rows, into=(out, lse))
 
 
 def _attend(
     q: Tensor,
     kv: PagedKV,
-    queries: Tensor | None,
     starts: Tensor | None,
     table: Tensor,
     table_starts: Tensor,
@@ -66,17 +65,20 @@ def _attend(
     window: int,
     softcap: float,
     *,
-    causal: bool,
+    queries: Tensor | None = None,
+    into: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One call of ``lm_attend``, whose fields these are."""
     library, threads = native.library(), native.threads()
     tokens, heads, key_dim = q.shape
     slots, kv_heads, value_dim = kv.v.shape
-    members = tokens if queries is None else len(queries)
-    out = torch.empty((members, heads, value_dim), dtype=q.dtype)
-    lse = torch.empty((members, heads), dtype=torch.float32)
-    needed = _space(heads, kv_heads, key_dim, value_dim, threads)
-    space = native.workspace(needed)
+    if into is None:
+        out = torch.empty((tokens, heads, value_dim), dtype=q.dtype)
+        into = out, torch.empty((tokens, heads), dtype=torch.float32)
+    out, lse = into
+    sizes = heads, kv_heads, key_dim, value_dim, threads
+    longest = int(table_starts.diff().max()) if len(table_starts) > 1 else 0
+    space = native.workspace(library.lm_attend_space(*sizes, max(longest, 0)))
     k_scale, v_scale = kv.k_scale, kv.v_scale
     for scales in (k_scale, v_scale):
         if scales is not None and not scales.is_contiguous():
@@ -104,23 +106,18 @@ def _attend(
         0 if k_scale is None else native.TYPES[k_scale.dtype],
         len(table_starts) - 1,
         tokens,
-        members,
+        tokens if queries is None else len(queries),
         slots,
         heads,
         kv_heads,
         key_dim,
         value_dim,
-        causal,
+        queries is None,
         window,
+        queries is not None,
         scale,
         softcap,
         threads,
     )
     native.check_fault(library.lm_attend(ctypes.byref(arguments)))
     return out, lse
-
-
-@cache
-def _space(heads: int, kv_heads: int, key_dim: int, value_dim: int, threads: int) -> int:
-    needed: int = native.library().lm_attend_space(heads, kv_heads, key_dim, value_dim, threads)
-    return needed

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define LM_VERSION 3
+#define LM_VERSION 4
 
 #if defined(__GNUC__)
 #define LM_API __attribute__((visibility("default")))
@@ -32,18 +32,21 @@ enum {
 
    Where causal, query i of a row of n queries and L slots sees slots 0 .. L-n+i, and of these the
    last `window` (0: all). Otherwise every query of a row sees all of its slots.
-   Query head h reads kv head h / (H / Hkv). */
+   Query head h reads kv head h / (H / Hkv). A call that carries goes on from the states in `out`
+   and `lse` over keys that stand behind those of its own: cut at multiples of lm_attend_span, it
+   gives the bits that one call over all of them would. */
 typedef struct {
     const void *q;               /* [T, H, Dk] */
     const void *k, *v;           /* [S, Hkv, Dk], [S, Hkv, Dv] */
     const void *k_scale;         /* dense [S, Hkv] where k and v are int8, else NULL; so is v_scale */
     const void *v_scale;
-    const int32_t *queries;      /* [M] places in q, row by row; NULL: as they lie there, M = T */
+    const int32_t *queries;      /* [M] places in q, out and lse, row by row, each at most once; NULL:
+                                    as they lie there, M = T */
     const int32_t *starts;       /* [R + 1], the last at most M; NULL: one query a row */
     const int32_t *table;        /* [N] slots, N at least table_starts[R] */
     const int32_t *table_starts; /* [R + 1], which need not begin at 0 */
-    void *out;                   /* dense [M, H, Dv], of q's type; written */
-    float *lse;                  /* dense [M, H]; written. -inf, and 0 in out, where nothing is seen */
+    void *out;                   /* dense [T, H, Dv], of q's type; written */
+    float *lse;                  /* dense [T, H]; written. -inf, and 0 in out, where nothing is seen */
     float *space;                /* what lm_attend_space asks for */
     int64_t space_size;
     int64_t q_stride, q_head, k_stride, k_head, v_stride, v_head; /* numbers between neighbours */
@@ -51,7 +54,7 @@ typedef struct {
     int32_t q_type, kv_type, scale_type;
     int32_t rows, tokens, members, slots; /* R, T, M, S */
     int32_t heads, kv_heads, key_dim, value_dim;
-    int32_t causal, window;
+    int32_t causal, window, carries;
     float scale, softcap;       /* softcap 0: none */
     int32_t threads;            /* at most so many; at least 1 */
 } lm_attention;
@@ -95,16 +98,6 @@ typedef struct {
     int32_t type, pool_type, scale_type, rows, heads, size, slots, wide_slots;
     int32_t threads;
 } lm_store_rows;
-
-typedef struct {
-    void *out;                  /* dense [T, H, N], written; so is lse */
-    float *lse;                 /* dense [T, H] */
-    const void *part;           /* dense [R, H, N] */
-    const float *part_lse;      /* dense [R, H] */
-    const int32_t *places;      /* [R] which of the T, all different; NULL: in order */
-    int32_t type, states, rows, heads, size; /* `states` is T */
-    int32_t threads;
-} lm_merge_rows;
 
 /* Rows of float32 times a weight of 4 or 8 bits, laid out as products.c draws it. */
 typedef struct {
@@ -152,16 +145,17 @@ LM_API void lm_set_parallel(void *gomp_parallel);
    calls that follow one another with nothing of OpenMP's in between: see pool.c. */
 LM_API void lm_own_threads(int on);
 
-/* Numbers of float32 that lm_attend needs in `space` for these sizes. */
+/* Numbers of float32 that lm_attend needs in `space` for these sizes, and rows of so many slots. */
 LM_API int64_t lm_attend_space(int32_t heads, int32_t kv_heads, int32_t key_dim,
-                               int32_t value_dim, int32_t threads);
+                               int32_t value_dim, int32_t threads, int32_t longest);
+/* Slots from one place where a row's keys may be cut to the next. */
+LM_API int lm_attend_span(void);
 LM_API int lm_attend(const lm_attention *a);
 
 LM_API int lm_norm(const lm_norm_rows *j);
 LM_API int lm_gate(const lm_gate_rows *j);
 LM_API int lm_rope(const lm_rope_rows *j);
 LM_API int lm_store(const lm_store_rows *jobs, int32_t count);
-LM_API int lm_merge(const lm_merge_rows *j);
 
 LM_API int lm_normalise(const lm_normaliser_rows *j);
 LM_API int lm_draw(const lm_draw_rows *j);

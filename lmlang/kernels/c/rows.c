@@ -1,4 +1,4 @@
-/* What goes over rows of numbers once: norms, gates, rotary positions, stores, merges. */
+/* What goes over rows of numbers once: norms, gates, rotary positions, stores. */
 #include <math.h>
 #include <stddef.h>
 
@@ -12,7 +12,6 @@ typedef lm_norm_rows norm_job;
 typedef lm_gate_rows gate_job;
 typedef lm_rope_rows rope_job;
 typedef lm_store_rows store_job;
-typedef lm_merge_rows merge_job;
 
 typedef struct {
     float *x; /* [rows, size] */
@@ -54,14 +53,6 @@ int lm_store(const lm_store_rows *jobs, int32_t count) {
             if ((uint64_t)lm_slot(j, token) >= (uint64_t)j->slots) return LM_BAD_SLOT;
         do_rows(BEST(put), j, j->rows, (int64_t)j->heads * j->size, j->threads);
     }
-    return LM_OK;
-}
-
-int lm_merge(const lm_merge_rows *j) {
-    if (j->places)
-        for (int row = 0; row < j->rows; row++)
-            if ((uint32_t)j->places[row] >= (uint32_t)j->states) return LM_BAD_ROWS;
-    do_rows(BEST(merge), j, j->rows, (int64_t)j->heads * j->size, j->threads);
     return LM_OK;
 }
 

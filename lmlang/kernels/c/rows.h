@@ -155,33 +155,6 @@ TARGET static void N(put)(const void *job, int first, int last) {
         }
 }
 
-/* States over other keys into the states of the same queries. */
-TARGET static void N(merge)(const void *job, int first, int last) {
-    const merge_job *j = job;
-    int size = j->size, width = lm_width(j->type);
-    for (int64_t row = first; row < last; row++)
-        for (int head = 0; head < j->heads; head++) {
-            int64_t from = row * j->heads + head;
-            int64_t to = (j->places ? j->places[row] : row) * j->heads + head;
-            float mine = j->lse[to], its = j->part_lse[from], largest = mine > its ? mine : its;
-            int nothing = largest == -INFINITY; /* and so are both */
-            float a = nothing ? 0.0f : expf(mine - largest), b = nothing ? 0.0f : expf(its - largest);
-            float sum = nothing ? 1.0f : a + b;
-            if (!nothing) j->lse[to] = largest + logf(sum);
-            a /= sum;
-            b /= sum;
-            char *out = (char *)j->out + to * size * width;
-            const char *part = (const char *)j->part + from * size * width;
-            for (int i = 0; i < size; i += LANES) {
-                int there = size - i < LANES ? size - i : LANES;
-                int64_t at = (int64_t)i * width;
-                vf x = N(load_some)(out + at, j->type, there) * a;
-                x += N(load_some)(part + at, j->type, there) * b;
-                N(store_some)(out + at, j->type, x, there);
-            }
-        }
-}
-
 TARGET static void N(cap)(const void *job, int first, int last) {
     const cap_job *j = job;
     float *x = j->x + (int64_t)first * j->size, *end = j->x + (int64_t)last * j->size;

@@ -152,24 +152,6 @@ def _store_job(slots: Tensor, x: Tensor, pool: Tensor, scales: Tensor | None) ->
     )
 
 
-def merge_states(
-    out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor, rows: Tensor | None = None
-) -> None:
-    """Merge states over other keys into these, in place."""
-    job = native.MergeRows(
-        out.data_ptr(),
-        lse.data_ptr(),
-        part.data_ptr(),
-        part_lse.data_ptr(),
-        None if rows is None else rows.data_ptr(),
-        native.TYPES[out.dtype],
-        len(out),
-        *part.shape,
-        native.threads(),
-    )
-    native.check_fault(native.library().lm_merge(ctypes.byref(job)))
-
-
 def _need(fits: bool, *tensors: Tensor) -> None:
     """Refuse tensors that do not belong together.
 

@@ -14,7 +14,7 @@
 
 /* Where everything lies in the space; all float32 but the last two. */
 typedef struct {
-    float *residual, *normed, *qkv, *turned, *attended, *lse, *part, *part_lse, *added;
+    float *residual, *normed, *qkv, *turned, *attended, *lse, *added;
     float *gate_up, *gated, *rows, *attend;
     void *multiply;
     int64_t attend_size, multiply_size, size;
@@ -29,23 +29,41 @@ static float *take(char *space, int64_t *at, int64_t count) {
     return found;
 }
 
-static room lay_out(const lm_model *m, char *space, int64_t tokens, int64_t wanted, int threads) {
+static int longest_row(const int32_t *starts, int rows, int longest) {
+    for (int i = 0; i < rows; i++)
+        if (starts[i + 1] - starts[i] > longest) longest = starts[i + 1] - starts[i];
+    return longest;
+}
+
+/* Slots of the longest of all rows, in layers of any window. */
+static int longest_of(const lm_model *m, const lm_step *s) {
+    int longest = 0;
+    for (int i = 0; i < m->windows; i++) {
+        const lm_step_parts *parts = s->parts + i;
+        for (int j = 0; j < parts->row_count; j++)
+            longest = longest_row(parts->rows[j].table_starts, parts->rows[j].rows, longest);
+        for (int j = 0; j < parts->level_count; j++)
+            longest = longest_row(parts->levels[j].table_starts, parts->levels[j].groups, longest);
+    }
+    return longest;
+}
+
+static room lay_out(const lm_model *m, const lm_step *s, char *space) {
     room r = {0};
+    int64_t tokens = s->tokens, wanted = s->wanted;
     int64_t at = 0, query = (int64_t)m->heads * m->head_dim, both = m->heads + m->kv_heads;
-    int64_t states = tokens * query, lse = tokens * m->heads;
     r.residual = take(space, &at, tokens * m->hidden);
     r.normed = take(space, &at, tokens * m->hidden);
     r.added = take(space, &at, tokens * m->hidden);
     r.qkv = take(space, &at, tokens * (both + m->kv_heads) * m->head_dim);
     r.turned = take(space, &at, m->layers[0].qk_norm ? tokens * both * m->head_dim : 0);
-    r.attended = take(space, &at, states);
-    r.lse = take(space, &at, lse);
-    r.part = take(space, &at, states);
-    r.part_lse = take(space, &at, lse);
+    r.attended = take(space, &at, tokens * query);
+    r.lse = take(space, &at, tokens * m->heads);
     r.gate_up = take(space, &at, 2 * tokens * m->intermediate);
     r.gated = take(space, &at, tokens * m->intermediate);
     r.rows = take(space, &at, wanted * m->hidden);
-    r.attend_size = lm_attend_space(m->heads, m->kv_heads, m->head_dim, m->head_dim, threads);
+    r.attend_size = lm_attend_space(m->heads, m->kv_heads, m->head_dim, m->head_dim, s->threads,
+                                    longest_of(m, s));
     r.attend = take(space, &at, r.attend_size);
     int64_t widest = larger(larger(m->hidden, query), m->intermediate);
     r.multiply_size = lm_multiply_space((int32_t)larger(tokens, wanted), (int32_t)widest);
@@ -54,8 +72,8 @@ static room lay_out(const lm_model *m, char *space, int64_t tokens, int64_t want
     return r;
 }
 
-int64_t lm_step_space(const lm_model *model, int32_t tokens, int32_t wanted, int32_t threads) {
-    return lay_out(model, NULL, tokens, wanted, threads).size;
+int64_t lm_step_space(const lm_model *model, const lm_step *step) {
+    return lay_out(model, step, NULL).size;
 }
 
 static void multiply(const lm_matrix *w, const float *x, float *out, int rows, const room *r,
@@ -150,18 +168,13 @@ static int attend(const lm_model *m, const lm_layer *l, const lm_step *s, const 
         a.queries = level->queries;
         a.starts = level->starts;
         a.table_starts = level->table_starts;
-        a.out = r->part;
-        a.lse = r->part_lse;
+        a.out = r->attended;
+        a.lse = r->lse;
+        a.carries = 1;
         a.rows = level->groups;
         a.tokens = s->tokens;
         a.members = level->members;
         int fault = lm_attend(&a);
-        if (fault) return fault;
-        lm_merge_rows j = {.out = r->attended, .lse = r->lse, .part = r->part,
-                           .part_lse = r->part_lse, .places = level->queries,
-                           .states = s->tokens, .rows = level->members, .heads = m->heads,
-                           .size = m->head_dim, .threads = s->threads};
-        fault = lm_merge(&j);
         if (fault) return fault;
     }
     return LM_OK;
@@ -177,7 +190,7 @@ static void wanted_logits(const lm_model *m, const lm_step *s, const room *r) {
 }
 
 static int run(const lm_model *m, const lm_step *s) {
-    room r = lay_out(m, s->space, s->tokens, s->wanted, s->threads);
+    room r = lay_out(m, s, s->space);
     if (s->space_size < r.size) return LM_NO_SPACE;
     int T = s->tokens, hidden = m->hidden;
     for (int i = 0; i < s->wanted; i++)

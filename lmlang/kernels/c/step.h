@@ -31,6 +31,7 @@ typedef struct {
     int32_t layer_count, hidden, heads, kv_heads, head_dim, intermediate;
     int32_t gelu;               /* the gate: else silu */
     int32_t kv_type, scale_type, slots;
+    int32_t windows;            /* that its layers have: so many parts has a step */
     float eps, embed_scale, softcap, logit_softcap;
 } lm_model;
 
@@ -41,7 +42,8 @@ typedef struct {
     int32_t first, count, rows, unused; /* queries first .. first + count - 1 */
 } lm_step_rows;
 
-/* Groups of queries, each over slots that all of it see. */
+/* Groups of queries, each over slots that all of it see; they stand before those of the rows and of
+   the levels before it, cut at multiples of lm_attend_span. */
 typedef struct {
     const int32_t *queries;     /* [members] places in the batch, each at most once */
     const int32_t *starts;      /* [groups + 1] */
@@ -69,8 +71,8 @@ typedef struct {
     int32_t tokens, wanted, threads, unused; /* T, K */
 } lm_step;
 
-/* Bytes that lm_run needs in `space`. */
-LM_API int64_t lm_step_space(const lm_model *model, int32_t tokens, int32_t wanted, int32_t threads);
+/* Bytes that lm_run needs in `space`, of which alone this step says nothing yet. */
+LM_API int64_t lm_step_space(const lm_model *model, const lm_step *step);
 LM_API int lm_run(const lm_model *model, const lm_step *step);
 
 /* Rows of a weight as float32 [count, inputs], as of an embedding. */

@@ -55,7 +55,7 @@ class Model(ctypes.Structure):
         ("norm", ctypes.c_void_p),
         *((name, ctypes.c_int32) for name in ("layer_count", "hidden", "heads", "kv_heads")),
         *((name, ctypes.c_int32) for name in ("head_dim", "intermediate", "gelu")),
-        *((name, ctypes.c_int32) for name in ("kv_type", "scale_type", "slots")),
+        *((name, ctypes.c_int32) for name in ("kv_type", "scale_type", "slots", "windows")),
         *((name, ctypes.c_float) for name in ("eps", "embed_scale", "softcap", "logit_softcap")),
     )
 
@@ -108,9 +108,10 @@ def run(model: Model, step: Step) -> None:
         ValueError: A table names a slot that the pool does not have, or does not hold together.
     """
     library, threads = _library(), native.threads()
-    size = library.lm_step_space(ctypes.byref(model), step.tokens, step.wanted, threads)
+    step.threads = threads
+    size = library.lm_step_space(ctypes.byref(model), ctypes.byref(step))
     space = native.workspace(-(-size // 4))
-    step.space, step.space_size, step.threads = space.data_ptr(), space.nbytes, threads
+    step.space, step.space_size = space.data_ptr(), space.nbytes
     native.check_fault(library.lm_run(ctypes.byref(model), ctypes.byref(step)))
 
 
@@ -128,7 +129,7 @@ def rows_of(ids: Tensor, weight: PackedWeight) -> Tensor:
 @cache
 def _library() -> ctypes.CDLL:
     library = native.library()
-    library.lm_step_space.argtypes = [ctypes.POINTER(Model), *[ctypes.c_int32] * 3]
+    library.lm_step_space.argtypes = [ctypes.POINTER(Model), ctypes.POINTER(Step)]
     library.lm_step_space.restype = ctypes.c_int64
     library.lm_run.argtypes = [ctypes.POINTER(Model), ctypes.POINTER(Step)]
     library.lm_rows_of.argtypes = [

@@ -7,8 +7,9 @@
                       values [TILE, Dv]            softmax so far    -> weights, in place
                                                    weights x values  -> added to out [M, Dv]
 
-   Both products are `multiply`: BLOCK rows by WIDE vectors of results stay in registers. Scores
-   are of base 2: log2(e) is in the factor that the queries were multiplied with.
+   Both products are `multiply`: BLOCK rows by WIDE vectors of results stay in registers, and every
+   result is summed in one order, whatever stands beside it. Scores are of base 2: log2(e) is in the
+   factor that the queries were multiplied with.
 
    Source: Dao et al., "FlashAttention" (2022) for the softmax that goes along. */
 
@@ -94,16 +95,16 @@ INLINE void N(fetch)(const void *pool, int64_t at, int size, int width) {
 }
 
 /* keys[d, j] of a tile of n slots; what is behind them, up to whole vectors, repeats the last. */
-INLINE void N(load_keys_as)(int type, const lm_attention *a, int head, const int32_t *slots, int n,
-                            int ahead, float *keys) {
+INLINE void N(load_keys_as)(int type, const lm_attention *a, int head, const tile *t, float *keys) {
     int width = lm_width(type), size = a->key_dim;
-    for (int j = 0; j < n; j += LANES) {
+    for (int j = 0; j < t->n; j += LANES) {
         const char *from[LANES];
         float scale[LANES];
         for (int i = 0; i < LANES; i++) {
-            int64_t slot = slots[j + i < n ? j + i : n - 1];
+            int64_t slot = t->slots[j + i < t->n ? j + i : t->n - 1];
             from[i] = (const char *)a->k + (slot * a->k_stride + head * a->k_head) * width;
-            if (j + i < ahead) N(fetch)(a->k, slots[TILE + j + i] * a->k_stride + head * a->k_head, size, width);
+            if (j + i < t->ahead)
+                N(fetch)(a->k, t->next[j + i] * a->k_stride + head * a->k_head, size, width);
             if (type == LM_I8) scale[i] = lm_scale(a, a->k_scale, slot, head);
         }
         for (int d = 0; d < size; d += LANES) {
@@ -120,15 +121,16 @@ INLINE void N(load_keys_as)(int type, const lm_attention *a, int head, const int
     }
 }
 
-INLINE void N(load_values_as)(int type, const lm_attention *a, int head, const int32_t *slots,
-                              int n, int ahead, int stride, float *values) {
+INLINE void N(load_values_as)(int type, const lm_attention *a, int head, const tile *t, int stride,
+                              float *values) {
     int width = lm_width(type), size = a->value_dim;
-    for (int j = 0; j < n; j++) {
-        int64_t slot = slots[j];
+    for (int j = 0; j < t->n; j++) {
+        int64_t slot = t->slots[j];
         const char *from = (const char *)a->v + (slot * a->v_stride + head * a->v_head) * width;
         float scale = type == LM_I8 ? lm_scale(a, a->v_scale, slot, head) : 1.0f;
         float *to = values + (int64_t)j * stride;
-        if (j < ahead) N(fetch)(a->v, slots[TILE + j] * a->v_stride + head * a->v_head, size, width);
+        if (j < t->ahead)
+            N(fetch)(a->v, t->next[j] * a->v_stride + head * a->v_head, size, width);
         for (int d = 0; d < size; d += LANES) {
             const char *p = from + (int64_t)d * width;
             vf x = N(load_some)(p, type, size - d < LANES ? size - d : LANES);
@@ -145,65 +147,28 @@ INLINE void N(load_values_as)(int type, const lm_attention *a, int head, const i
     default: N(name)(LM_F32, __VA_ARGS__);                                            \
     }
 
-TARGET static void N(load_keys)(const lm_attention *a, int head, const int32_t *slots, int n,
-                                int ahead, float *keys) {
-    BY_TYPE(load_keys_as, a, head, slots, n, ahead, keys)
+TARGET static void N(load_keys)(const lm_attention *a, int head, const tile *t, float *keys) {
+    BY_TYPE(load_keys_as, a, head, t, keys)
 }
 
-TARGET static void N(load_values)(const lm_attention *a, int head, const int32_t *slots, int n,
-                                  int ahead, int stride, float *values) {
-    BY_TYPE(load_values_as, a, head, slots, n, ahead, stride, values)
+TARGET static void N(load_values)(const lm_attention *a, int head, const tile *t, int stride,
+                                  float *values) {
+    BY_TYPE(load_values_as, a, head, t, stride, values)
 }
 
-/* What `load_keys` and `multiply` do, for so few queries that it does not pay to turn the keys. */
-INLINE void N(score_few)(int m, int type, const lm_attention *a, int head, const int32_t *slots,
-                         int n, int ahead, const float *queries, float *scores) {
-    int width = lm_width(type), size = a->key_dim;
-    for (int j = 0; j < n; j += LANES) {
-        vf sums[FEW][LANES];
-        float scale[LANES];
-        for (int i = 0; i < LANES; i++) {
-            int64_t slot = slots[j + i < n ? j + i : n - 1];
-            const char *from = (const char *)a->k + (slot * a->k_stride + head * a->k_head) * width;
-            if (j + i < ahead)
-                N(fetch)(a->k, slots[TILE + j + i] * a->k_stride + head * a->k_head, size, width);
-            if (type == LM_I8) scale[i] = lm_scale(a, a->k_scale, slot, head);
-            vf sum[FEW];
-            int d = 0;
-            for (int r = 0; r < m; r++) sum[r] = (vf){0};
-            for (; d + LANES <= size; d += LANES) {
-                vf x = N(load_as)(from + (int64_t)d * width, type);
-                for (int r = 0; r < m; r++) sum[r] += x * N(load)(queries + (int64_t)r * size + d);
-            }
-            if (d < size) {
-                vf x = N(load_some)(from + (int64_t)d * width, type, size - d);
-                for (int r = 0; r < m; r++)
-                    sum[r] += x * N(load_some)(queries + (int64_t)r * size + d, LM_F32, size - d);
-            }
-            for (int r = 0; r < m; r++) sums[r][i] = sum[r];
-        }
-        for (int r = 0; r < m; r++) {
-            vf x = N(sums)(sums[r]);
-            if (type == LM_I8) x *= N(load)(scale);
-            N(store)(scores + r * TILE + j, x);
-        }
-    }
-}
-
-/* And what `load_values` and `multiply` do, for nv vectors from d on. */
-INLINE void N(add_part)(int m, int nv, int type, const lm_attention *a, int head,
-                        const int32_t *slots, int n, int ahead, const float *weights, int stride,
-                        int d, float *out) {
+/* What `load_values` and `multiply` do, in the same order, for nv vectors from d on. */
+INLINE void N(add_part)(int m, int nv, int type, const lm_attention *a, int head, const tile *t,
+                        const float *weights, int stride, int d, float *out) {
     int width = lm_width(type), size = a->value_dim;
     vf sum[FEW][WIDE];
     for (int r = 0; r < m; r++)
         for (int i = 0; i < nv; i++) sum[r][i] = N(load)(out + (int64_t)r * stride + d + i * LANES);
-    for (int j = 0; j < n; j++) {
-        int64_t slot = slots[j];
+    for (int j = 0; j < t->n; j++) {
+        int64_t slot = t->slots[j];
         const char *from = (const char *)a->v + (slot * a->v_stride + head * a->v_head + d) * width;
         float scale = type == LM_I8 ? lm_scale(a, a->v_scale, slot, head) : 1.0f;
-        if (d == 0 && j < ahead)
-            N(fetch)(a->v, slots[TILE + j] * a->v_stride + head * a->v_head, size, width);
+        if (d == 0 && j < t->ahead)
+            N(fetch)(a->v, t->next[j] * a->v_stride + head * a->v_head, size, width);
         for (int i = 0; i < nv; i++) {
             vf x = nv > 1 ? N(load_as)(from + i * LANES * width, type)
                           : N(load_some)(from, type, size - d < LANES ? size - d : LANES);
@@ -215,42 +180,22 @@ INLINE void N(add_part)(int m, int nv, int type, const lm_attention *a, int head
         for (int i = 0; i < nv; i++) N(store)(out + (int64_t)r * stride + d + i * LANES, sum[r][i]);
 }
 
-INLINE void N(add_few)(int m, int type, const lm_attention *a, int head, const int32_t *slots,
-                       int n, int ahead, const float *weights, int stride, float *out) {
+INLINE void N(add_few)(int type, int m, const lm_attention *a, int head, const tile *t,
+                       const float *weights, int stride, float *out) {
     int size = a->value_dim, d = 0;
     for (; d + WIDE * LANES <= size; d += WIDE * LANES)
-        N(add_part)(m, WIDE, type, a, head, slots, n, ahead, weights, stride, d, out);
-    for (; d < size; d += LANES) N(add_part)(m, 1, type, a, head, slots, n, ahead, weights, stride, d, out);
+        N(add_part)(m, WIDE, type, a, head, t, weights, stride, d, out);
+    for (; d < size; d += LANES) N(add_part)(m, 1, type, a, head, t, weights, stride, d, out);
 }
 
-#define FEW_BY_TYPE(m)                                                                \
-    case m:                                                                           \
-        switch (a->kv_type) {                                                         \
-        case LM_BF16: FEW_OF(m, LM_BF16); break;                                      \
-        case LM_F16: FEW_OF(m, LM_F16); break;                                        \
-        case LM_I8: FEW_OF(m, LM_I8); break;                                          \
-        default: FEW_OF(m, LM_F32);                                                   \
-        }                                                                             \
-        break;
-
-TARGET static void N(scores)(int m, const lm_attention *a, int head, const int32_t *slots, int n,
-                             int ahead, const float *queries, float *scores) {
+#define FEW_OF(m) case m: BY_TYPE(add_few, m, a, head, t, weights, stride, out) break;
+TARGET static void N(add_values)(int m, const lm_attention *a, int head, const tile *t,
+                                 const float *weights, int stride, float *out) {
     switch (m) {
-#define FEW_OF(m, type) N(score_few)(m, type, a, head, slots, n, ahead, queries, scores)
-        FEW_BY_TYPE(1) FEW_BY_TYPE(2) FEW_BY_TYPE(3) FEW_BY_TYPE(4)
-#undef FEW_OF
+        FEW_OF(1) FEW_OF(2) FEW_OF(3) FEW_OF(4)
     }
 }
-
-TARGET static void N(add_values)(int m, const lm_attention *a, int head, const int32_t *slots,
-                                 int n, int ahead, const float *weights, int stride, float *out) {
-    switch (m) {
-#define FEW_OF(m, type) N(add_few)(m, type, a, head, slots, n, ahead, weights, stride, out)
-        FEW_BY_TYPE(1) FEW_BY_TYPE(2) FEW_BY_TYPE(3) FEW_BY_TYPE(4)
 #undef FEW_OF
-    }
-}
-#undef FEW_BY_TYPE
 
 /* Scores of one query to weights, in place; its largest score and its sum go along.
 
@@ -305,81 +250,149 @@ TARGET static void N(load_queries)(const lm_attention *a, const unit *u, float f
         }
 }
 
-/* Attend by tiles first .. last-1 of a unit; leaves the state in `s`. */
-TARGET static int N(attend)(const lm_attention *a, const unit *u, int first, int last,
-                            const room *r, const state *s) {
-    int groups = a->heads / a->kv_heads, m = u->count * groups, all = u->heads * m;
-    int values = lm_filled(a->value_dim);
+/* Adds what a tile of a unit's keys gives, those of slots begin, begin + 1, .. of its row. */
+TARGET static void N(add_tile)(const lm_attention *a, const unit *u, const tile *t, int begin,
+                               float cap, const room *r) {
+    int groups = a->heads / a->kv_heads, m = u->count * groups, n = t->n;
+    int values = lm_filled(a->value_dim), filled = (n + LANES - 1) / LANES * LANES;
+    for (int h = 0; h < u->heads; h++) {
+        int at = h * m, head = u->head + h, size = a->key_dim;
+        N(load_keys)(a, head, t, r->keys);
+        N(multiply)(m, n, size, r->queries + (int64_t)at * size, size, r->keys, TILE, r->scores, TILE,
+                    0);
+        for (int i = 0; i < m; i++) {
+            int lo = 0, hi = n;
+            if (a->causal) {
+                int position = u->position + i / groups - begin; /* within the tile */
+                if (position < hi - 1) hi = position + 1;
+                if (a->window && position - a->window + 1 > 0) lo = position - a->window + 1;
+            }
+            float kept = N(weigh)(r->scores + i * TILE, filled, lo, hi, cap, r->largest + at + i,
+                                  r->sums + (at + i) * MAX_LANES);
+            if (kept == 1.0f) continue;
+            float *out = r->span.out + (int64_t)(at + i) * values;
+            for (int d = 0; d < values; d += LANES) N(store)(out + d, N(load)(out + d) * kept);
+        }
+        float *out = r->span.out + (int64_t)at * values;
+        if (m <= FEW) {
+            N(add_values)(m, a, head, t, r->scores, values, out);
+        } else {
+            N(load_values)(a, head, t, values, r->values);
+            N(multiply)(m, a->value_dim, n, r->scores, TILE, r->values, values, out, values, 1);
+        }
+    }
+}
+
+/* Merges states over other keys into states of the same queries; what saw nothing changes nothing. */
+TARGET static void N(merge)(const lm_attention *a, const unit *u, const state *s,
+                            const state *other) {
+    int all = states_of(a, u), filled = lm_filled(a->value_dim);
+    for (int i = 0; i < all; i++) {
+        float mine = s->lse[i], its = other->lse[i], largest = mine > its ? mine : its;
+        float *out = s->out + (int64_t)i * filled;
+        const float *more = other->out + (int64_t)i * filled;
+        if (its == -INFINITY) continue;
+        if (mine == -INFINITY) {
+            s->lse[i] = its;
+            __builtin_memcpy(out, more, sizeof(float) * filled);
+            continue;
+        }
+        float kept = expf(mine - largest), added = expf(its - largest), sum = kept + added;
+        s->lse[i] = largest + logf(sum);
+        kept /= sum, added /= sum;
+        for (int d = 0; d < filled; d += LANES)
+            N(store)(out + d, N(load)(out + d) * kept + N(load)(more + d) * added);
+    }
+}
+
+/* The state over a span, once the softmax has gone along it. */
+TARGET static void N(end_span)(const lm_attention *a, const unit *u, const room *r) {
+    int all = states_of(a, u), filled = lm_filled(a->value_dim);
+    for (int i = 0; i < all; i++) {
+        float sum = N(sum)(N(load)(r->sums + i * MAX_LANES)), *out = r->span.out + (int64_t)i * filled;
+        int nothing = r->largest[i] == -INFINITY && sum == 0.0f;
+        float share = nothing ? 0.0f : 1.0f / sum;
+        r->span.lse[i] = nothing ? -INFINITY : (r->largest[i] + log2f(sum)) * LN2;
+        for (int d = 0; d < filled; d += LANES) N(store)(out + d, N(load)(out + d) * share);
+    }
+}
+
+/* Where the state of a unit's query i of kv head h stands among all. */
+INLINE int64_t N(place)(const lm_attention *a, const unit *u, int h, int i) {
+    int groups = a->heads / a->kv_heads, query = u->query + i / groups;
+    int64_t at = a->queries ? a->queries[query] : query;
+    return at * a->heads + (u->head + h) * groups + i % groups;
+}
+
+/* What a unit begins with: the states that are carried, or those over nothing. */
+TARGET static void N(begin)(const lm_attention *a, const unit *u, const state *s) {
+    int m = states_of(a, u) / u->heads, filled = lm_filled(a->value_dim), width = lm_width(a->q_type);
+    for (int h = 0; h < u->heads; h++)
+        for (int i = 0; i < m; i++) {
+            int64_t at = h * m + i, from = N(place)(a, u, h, i);
+            s->lse[at] = a->carries ? a->lse[from] : -INFINITY;
+            if (s->lse[at] == -INFINITY) continue;
+            const char *out = (const char *)a->out + from * a->value_dim * width;
+            for (int d = 0; d < a->value_dim; d += LANES) {
+                int there = a->value_dim - d < LANES ? a->value_dim - d : LANES;
+                vf x = N(load_some)(out + (int64_t)d * width, a->q_type, there);
+                N(store)(s->out + at * filled + d, x);
+            }
+        }
+}
+
+/* Attend by tiles first .. last-1 of a unit, which are whole spans. Leaves the state of those from
+   the first one on in `whole`, and otherwise each span's own in `spans`. */
+TARGET static int N(attend)(const lm_attention *a, const unit *u, int64_t first, int64_t last,
+                            const room *r) {
+    int all = states_of(a, u), filled = lm_filled(a->value_dim);
     /* With a cap, scores are divided by it for tanh, and base 2 comes afterwards. */
     float cap = a->softcap != 0.0f ? a->softcap * LOG2E : 0.0f;
     N(load_queries)(a, u, a->softcap != 0.0f ? a->scale / a->softcap : a->scale * LOG2E, r->queries);
-    for (int i = 0; i < all; i++) s->largest[i] = -INFINITY;
-    __builtin_memset(s->sums, 0, sizeof(float) * all * MAX_LANES);
-    __builtin_memset(s->out, 0, sizeof(float) * (size_t)all * values);
+    if (first == 0) N(begin)(a, u, &r->whole);
     const int32_t *table = a->table + a->table_starts[u->row];
-    for (int tile = first; tile < last; tile++) {
-        int begin = u->begin + tile * TILE;
-        int n = u->end - begin < TILE ? u->end - begin : TILE;
-        const int32_t *slots = table + begin;
-        for (int j = 0; j < n; j++)
-            if ((uint32_t)slots[j] >= (uint32_t)a->slots) return LM_BAD_SLOT;
-        int ahead = u->end - begin - TILE;
-        ahead = tile + 1 < last ? (ahead < TILE ? ahead : TILE) : 0;
-        for (int h = 0; h < u->heads; h++) {
-            int at = h * m, filled = (n + LANES - 1) / LANES * LANES;
-            const float *queries = r->queries + (int64_t)at * a->key_dim;
-            if (m <= FEW) {
-                N(scores)(m, a, u->head + h, slots, n, ahead, queries, r->scores);
-            } else {
-                N(load_keys)(a, u->head + h, slots, n, ahead, r->keys);
-                N(multiply)(m, n, a->key_dim, queries, a->key_dim, r->keys, TILE, r->scores, TILE, 0);
+    room mine = *r;
+    for (int64_t at = first, number = 0; at < last; number++) {
+        int64_t after = whole_spans(u, at + 1);
+        /* Spans are counted from the last one down, and the first may begin with a later tile. */
+        int span = (u->end - 1) / SPAN - (int)((at + SPAN_TILES - last_tiles(u)) / SPAN_TILES);
+        int begin = span * SPAN > u->begin ? span * SPAN : u->begin;
+        int end = u->end < (span + 1) * SPAN ? u->end : (span + 1) * SPAN;
+        if (first) mine.span = lm_span_state(r, number, all, filled);
+        for (int i = 0; i < all; i++) r->largest[i] = -INFINITY;
+        __builtin_memset(r->sums, 0, sizeof(float) * all * MAX_LANES);
+        __builtin_memset(mine.span.out, 0, sizeof(float) * (size_t)all * filled);
+        for (; begin < end; begin += TILE, at++) {
+            tile t = {table + begin, table + begin + TILE, end - begin, end - begin - TILE};
+            if (t.ahead <= 0 && after < last) { /* the next span stands before this one */
+                t.next = table + (span - 1) * SPAN;
+                t.ahead = TILE;
             }
-            for (int i = 0; i < m; i++) {
-                int lo = 0, hi = n;
-                if (a->causal) {
-                    int position = u->position + i / groups - begin; /* within the tile */
-                    if (position < hi - 1) hi = position + 1;
-                    if (a->window && position - a->window + 1 > 0) lo = position - a->window + 1;
-                }
-                float kept = N(weigh)(r->scores + i * TILE, filled, lo, hi, cap,
-                                      s->largest + at + i, s->sums + (at + i) * MAX_LANES);
-                if (kept == 1.0f) continue;
-                float *out = s->out + (int64_t)(at + i) * values;
-                for (int d = 0; d < values; d += LANES) N(store)(out + d, N(load)(out + d) * kept);
-            }
-            float *out = s->out + (int64_t)at * values;
-            if (m <= FEW) {
-                N(add_values)(m, a, u->head + h, slots, n, ahead, r->scores, values, out);
-            } else {
-                N(load_values)(a, u->head + h, slots, n, ahead, values, r->values);
-                N(multiply)(m, a->value_dim, n, r->scores, TILE, r->values, values, out, values, 1);
-            }
+            if (t.n > TILE) t.n = TILE;
+            if (t.ahead > TILE) t.ahead = TILE;
+            for (int j = 0; j < t.n; j++)
+                if ((uint32_t)t.slots[j] >= (uint32_t)a->slots) return LM_BAD_SLOT;
+            N(add_tile)(a, u, &t, begin, cap, &mine);
         }
-    }
-    for (int i = 0; i < all; i++) {
-        float *sums = s->sums + i * MAX_LANES;
-        *sums = N(sum)(N(load)(sums));
+        N(end_span)(a, u, &mine);
+        if (!first) N(merge)(a, u, &r->whole, &mine.span);
     }
     return LM_OK;
 }
 
-/* The results of a unit from its state over all keys. */
+/* The results of a unit from its states over all keys. */
 TARGET static void N(finish)(const lm_attention *a, const unit *u, const state *s) {
-    int groups = a->heads / a->kv_heads, m = u->count * groups, filled = lm_filled(a->value_dim);
-    int width = lm_width(a->q_type);
+    int m = states_of(a, u) / u->heads, filled = lm_filled(a->value_dim), width = lm_width(a->q_type);
     for (int h = 0; h < u->heads; h++)
         for (int i = 0; i < m; i++) {
-            int64_t at = h * m + i, to = (int64_t)(u->query + i / groups) * a->heads
-                + (u->head + h) * groups + i % groups;
-            float sum = s->sums[at * MAX_LANES];
-            int nothing = s->largest[at] == -INFINITY && sum == 0.0f;
-            float share = nothing ? 0.0f : 1.0f / sum;
+            int64_t at = h * m + i, to = N(place)(a, u, h, i);
+            int nothing = s->lse[at] == -INFINITY;
             char *out = (char *)a->out + to * a->value_dim * width;
             for (int d = 0; d < a->value_dim; d += LANES) {
                 int there = a->value_dim - d < LANES ? a->value_dim - d : LANES;
-                vf x = N(load)(s->out + at * filled + d) * share;
+                vf x = nothing ? (vf){0} : N(load)(s->out + at * filled + d);
                 N(store_some)(out + (int64_t)d * width, a->q_type, x, there);
             }
-            a->lse[to] = nothing ? -INFINITY : (s->largest[at] + log2f(sum)) * LN2;
+            a->lse[to] = s->lse[at];
         }
 }
