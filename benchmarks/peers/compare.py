@@ -2,7 +2,9 @@
 
     choose   questions behind one long prefix          fork   one text, several ways
     json     records behind one instruction            chat   conversations, turn by turn
-    tree     nodes that extend their parents           prefill, decode   rows that share nothing
+    tree     nodes that extend their parents           typed  records by a JSON schema
+    prefill, decode   rows that share nothing
+    select   answers of lmlang's forms on many items   start  seconds until a Runtime is ready
 
 All subjects are there at once, and stand still (SIGSTOP) while another one is measured; they take
 turns. Each starts a program with nothing cached, and keeps what it can within it. Peers that are
@@ -27,24 +29,28 @@ import signal
 import statistics
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import agreement
+import startup
 from choices import Choices
+from judging import judged
 from rows import prompts_of
-from subjects import FOLDER, SUBJECTS, Late, Subject
+from subjects import BLOCKS8, FLOAT32, FOLDER, OURS, SUBJECTS, Late, Subject
 from tables import print_json, print_table
+from typed import Typed
 from writings import Chats, Extractions, Forks, Tree
 
 import lmlang as lm
 from lmlang.runtime.models.fetch import find_embedded_model
 
-OURS, FLOAT32 = report.OURS, report.OURS_FLOAT32
 SIZES = ("small", "half", "full")
 PARTS: Mapping[str, tuple[Any, tuple[tuple[int, ...], ...]]] = {
     "choose": (Choices.of, ((150, 2), (1_000, 20), (2_000, 40))),
     "fork": (Forks.of, ((100, 2, 3), (600, 8, 32), (600, 8, 64))),
     "json": (Extractions.of, ((250, 2, 4), (300, 10, 48), (300, 20, 48))),
+    "typed": (Typed.of, ((250, 2, 160), (300, 20, 48), (300, 20, 48))),
     "chat": (Chats.of, ((2, 2, 3), (4, 2, 48), (4, 4, 48))),
     "tree": (Tree.of, ((80, 2, 2), (200, 3, 16), (200, 3, 32))),
 }
@@ -54,25 +60,40 @@ RAW = {
     "prefill 8": (8, 512, 1),
     "decode 1": (1, 32, 65),
     "decode 8": (8, 32, 65),
+    "decode 32": (32, 32, 33),
 }
 RAW_SMALL = {
     "prefill 1": (1, 24, 1),
-    "prefill 2": (2, 24, 1),
+    "prefill 8": (8, 24, 1),
     "decode 1": (1, 16, 5),
-    "decode 2": (2, 16, 5),
+    "decode 8": (8, 16, 5),
+    "decode 32": (32, 16, 3),
 }
 """Rows, tokens of their prompts, tokens to make."""
 
 
-def works_of(model: Path, size: str) -> dict[str, tuple[str, Any]]:
-    """Of every part the program's name and its input, as JSON has it."""
-    made: dict[str, tuple[str, Any]] = {}
+SELECT, START = "select", "start"
+ITEMS = (16, 400, 400)
+"""Of select, by size."""
+COMPARED = (OURS, BLOCKS8, FLOAT32)
+"""Whose selects are compared."""
+
+
+def works_of(model: Path, size: str, only: Collection[str]) -> dict[str, Any]:
+    """Of these parts the program's name and its input, as JSON has it; of select all programs'."""
+    made: dict[str, Any] = {}
+    raw = RAW_SMALL if size == "small" else RAW
     with lm.Runtime(model, kv_tokens=64) as runtime:
-        for name, (make, sizes) in PARTS.items():
-            made[name] = name, dataclasses.asdict(make(runtime, *sizes[SIZES.index(size)]))
-        for name, (rows, length, tokens) in (RAW_SMALL if size == "small" else RAW).items():
-            ids = prompts_of(runtime, rows, length)
-            made[name] = "raw", {"ids": ids, "tokens": tokens}
+        for name in only:
+            if name in PARTS:
+                make, sizes = PARTS[name]
+                made[name] = name, dataclasses.asdict(make(runtime, *sizes[SIZES.index(size)]))
+            elif name in raw:
+                rows, length, tokens = raw[name]
+                made[name] = "raw", {"ids": prompts_of(runtime, rows, length), "tokens": tokens}
+            elif name == SELECT:
+                items = agreement.items(runtime, ITEMS[SIZES.index(size)])
+                made[name] = [dataclasses.asdict(each) for each in items]
     return json.loads(json.dumps(made))  # type: ignore[no-any-return]
 
 
@@ -100,13 +121,21 @@ def begun(
 def measured(
     name: str, work: Any, subjects: dict[str, Subject], repeat: int, limit: float
 ) -> dict[str, dict[str, Any]]:
-    """Seconds and answers of all subjects, in turns; who is late begins anew with the next part."""
+    """Seconds and answers of these subjects, in turns; who is late begins anew with the next part.
+
+    Args:
+        name: Of the program.
+        work: Its input.
+        subjects: By name.
+        repeat: Rounds.
+        limit: Seconds; who takes longer is measured once, four times as long is late.
+    """
     results: dict[str, dict[str, Any]] = {}
     for number in range(repeat):
-        for subject in list(subjects):
+        for subject in subjects:
             known = results.setdefault(subject, {"seconds": []})
             slow = any(each > limit for each in known["seconds"])
-            if "error" in known or (number and (slow or subject.startswith(ONCE))):
+            if "error" in known or (number and (slow or SUBJECTS[subject].once)):
                 continue
             try:
                 found = subjects[subject].ask(name, work, 4 * limit)
@@ -117,65 +146,31 @@ def measured(
                 known["error"] = str(error)
                 subjects[subject].end()
             except RuntimeError as error:
-                known["error"] = str(error)[-200:]
+                known["error"] = str(error).strip()[-200:]
             else:
                 known["seconds"].append(round(found["seconds"], 4))
                 known.setdefault("answer", found["answer"])
                 known.setdefault("counters", found["counters"])
-    return {
-        subject: found for subject, found in results.items() if found["seconds"] or "error" in found
+    return results
+
+
+def selected(works: list[Any], subjects: dict[str, Subject], seconds: float) -> dict[str, Any]:
+    """What the forms of lmlang choose of many items, beside what float32 does."""
+    found = {
+        name: [subjects[name].ask("choose", work, seconds)["answer"]["logprobs"] for work in works]
+        for name in COMPARED
+        if name in subjects
     }
-
-
-ONCE = ("guidance", "outlines", "lmlang, reference")
-"""Measured once, as they are many times slower."""
-
-
-def judged(name: str, work: Any, results: dict[str, dict[str, Any]]) -> None:
-    """Count what is as in ours in float32, and tokens that were made; drops the answers."""
-    reference = results.get(FLOAT32, results.get(OURS, {})).get("answer")
-    for found in results.values():
-        answer = found.pop("answer", None)
-        if answer is None or reference is None:
-            continue
-        if name == "choose":
-            found |= _choices(work, answer, reference)
-            continue
-        pairs = [(_plain(a, work), _plain(b, work)) for a, b in zip(answer, reference, strict=True)]
-        found["same"] = sum(a == b for a, b in pairs)
-        found["of"] = len(pairs)
-        found["tokens"] = sum(map(len, answer))
-        if name == "json":
-            found["right"] = sum(
-                _plain(row, work) == wanted
-                for row, wanted in zip(answer, work["right"], strict=True)
-            )
-
-
-def _plain(row: list[int], work: Any) -> list[int]:
-    """A row without the end of its line."""
-    return row[:-1] if row and row[-1] in work.get("ends", ()) else row
-
-
-def _choices(work: Any, answer: Any, reference: Any) -> dict[str, Any]:
-    chosen = answer["chosen"] if isinstance(answer, dict) else answer
-    wanted = reference["chosen"]
-    close = [sorted(row)[-1] - sorted(row)[-2] < CLOSE for row in reference["logprobs"]]
-    same = sum(a == b or near for a, b, near in zip(chosen, wanted, close, strict=True))
-    right = sum(
-        0 <= c < len(q["choices"]) and q["choices"][c] == q["answer"]
-        for q, c in zip(work["questions"], chosen, strict=True)
-    )
-    return {"same": same, "of": len(chosen), "right": right}
-
-
-CLOSE = 0.05
-"""Nats between the two likeliest choices below which either is as ours."""
+    if FLOAT32 not in found:
+        return {}
+    exact = found.pop(FLOAT32)
+    return {name: agreement.told(mine, exact, works) for name, mine in found.items()}
 
 
 def shown(part: str, results: Mapping[str, dict[str, Any]]) -> None:
     """The table of one part."""
-    ours = statistics.median(results[OURS]["seconds"]) if OURS in results else None
+    known = results.get(OURS, {}).get("seconds")
+    ours = statistics.median(known) if known else None
     rows = []
     for name, found in results.items():
         if "error" in found and not found["seconds"]:
@@ -190,15 +185,18 @@ def shown(part: str, results: Mapping[str, dict[str, Any]]) -> None:
                 f"{min(seconds):.3f}–{max(seconds):.3f}",
                 str(len(seconds)),
                 f"{middle / ours:.2f}" if ours else "",
-                f"{found.get('same', '')} of {found.get('of', '')}"
-                + (f", {found['right']} right" if "right" in found else ""),
+                ", ".join(
+                    f"{found[kind]} of {found['of']}" + {"same": ""}.get(kind, f" {kind}")
+                    for kind in ("same", "valid", "right")
+                    if kind in found
+                ),
             )
         )
     print_table(part, ("", "seconds", "spread", "runs", "ratio", "as lmlang float32"), rows)
 
 
-def main() -> None:
-    """Start all, measure all, print."""
+def options() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=3, help="rounds (default: 3)")
     sizes = parser.add_mutually_exclusive_group()
@@ -206,12 +204,19 @@ def main() -> None:
     sizes.add_argument("--half", action="store_true", help="half of the work, or less")
     parser.add_argument("--model", type=Path, help="a .gguf file (default: the embedded model)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of every subject")
-    parser.add_argument("--only", nargs="*", metavar="PART", help="parts (default: all)")
-    parser.add_argument("--subjects", nargs="*", metavar="NAME", help="subjects (default: all)")
+    parts, names = (*PARTS, *RAW, SELECT, START), list(SUBJECTS)
+    parser.add_argument("--only", nargs="*", choices=parts, default=parts, help="these parts")
+    parser.add_argument("--subjects", nargs="*", choices=names, default=names, help="only these")
+    parser.add_argument("--without", nargs="*", choices=names, default=(), help="all but these")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds; see above")
     parser.add_argument("--out", type=Path, help="a file for the JSON too")
-    parser.add_argument("--page", type=Path, help="write the table of this JSON into the docs")
-    given = parser.parse_args()
+    parser.add_argument("--page", type=Path, help="write the tables of this JSON into the docs")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Start all, measure all, print."""
+    given = options()
     if given.page is not None:
         from page import write
 
@@ -220,47 +225,63 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no subject is left
     model = given.model or find_embedded_model()
     size = "small" if given.small else "half" if given.half else "full"
-    works = works_of(model, size)
-    wanted = given.subjects or list(SUBJECTS)
+    works = works_of(model, size, given.only)
+    wanted = [name for name in given.subjects if name not in given.without]
     if not FOLDER.exists() and any(SUBJECTS[name].is_there for name in wanted):
         command = [sys.executable, Path(__file__).with_name("folder.py"), model, FOLDER]
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     facts = report.setup(str(model)) | {"threads": given.threads}
     print(", ".join(f"{name} {value}" for name, value in facts.items()), flush=True)
-    subjects, missing = begun(wanted, model, given.threads)
-    parts: dict[str, Any] = {}
+    told: dict[str, Any] = {"benchmark": "peers", "small": given.small, "size": size, **facts}
+    told |= {"repeat": given.repeat, "groups": {name: SUBJECTS[name].group for name in wanted}}
+    if START in given.only:  # while no subject holds the files in memory
+        told[START] = startup.measured(model, given.threads, given.repeat)
+        print(f"{START}: {json.dumps(told[START])}", flush=True)
+    subjects, told["missing"] = begun(wanted, model, given.threads)
     try:
-        for part, (name, work) in works.items():
-            if given.only and part not in given.only:
-                continue
-            if not given.small:
-                measured(name, less(name, work), subjects, 1, given.limit)
-            results = measured(name, work, subjects, given.repeat, given.limit)
-            judged(name, work, results)
-            shown(part, results)
-            parts[part] = results
+        for _ in run(works, subjects, given, told):
+            if given.out is not None:
+                given.out.write_text(json.dumps(told))
     finally:
         for subject in subjects.values():
             subject.end()
-    for name, why in missing.items():
+    for name, why in told["missing"].items():
         print(f"{name}: {why}")
-    line = {
-        "benchmark": "peers",
-        "small": given.small,
-        "size": size,
-        **facts,
-        "repeat": given.repeat,
-    }
-    told = line | {"missing": missing, "results": parts}
-    if given.out is not None:
-        given.out.write_text(json.dumps(told))
     print_json(told)
+
+
+def run(
+    works: dict[str, Any],
+    subjects: dict[str, Subject],
+    given: argparse.Namespace,
+    told: dict[str, Any],
+) -> Iterator[str]:
+    """Measure part by part, and add what was found to ``told``; yields the part that is done."""
+    told |= {"steps": {}, "results": {}}
+    items = works.pop(SELECT, None)
+    for part, (name, work) in works.items():
+        kinds = {subject: SUBJECTS[subject].parts for subject in subjects}
+        some = {n: subject for n, subject in subjects.items() if not kinds[n] or part in kinds[n]}
+        if not given.small:
+            measured(name, less(name, work), some, 1, given.limit)
+        results = measured(name, work, some, given.repeat, given.limit)
+        judged(name, work, results)
+        shown(part, results)
+        told["results"][part] = results
+        told["steps"][part] = work["tokens"] - 1 if name == "raw" else 0
+        yield part
+    if items is not None:
+        told[SELECT] = selected(items, subjects, 4 * given.limit)
+        print(f"\n{SELECT}: {json.dumps(told[SELECT])}", flush=True)
+        yield SELECT
 
 
 def less(name: str, work: Any) -> Any:
     """Less of a program, to warm up."""
     if name == "choose":
         return work | {"questions": work["questions"][:2], "ids": work["ids"][:2]}
+    if name == "typed":  # whole ones, as a cut record is none
+        return work | {key: work[key][:2] for key in ("reviews", "ids", "right")}
     return work | {"tokens": 2} | ({"depth": 1} if name == "tree" else {})
 
 

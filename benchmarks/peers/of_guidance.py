@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from guidance import gen, models, select
+from guidance import json as json_of
 from plays import Ids, Work, common, play
 from tokenizers import Tokenizer
 
@@ -45,6 +47,15 @@ class Guidance:
             lm = self._model + self._text(ids[0][: common(ids)])
             lm += select(question["choices"], name="x")
             found.append(question["choices"].index(lm["x"]))
+        return found
+
+    def written(self, rows: Ids, schema: str, tokens: int) -> list[str]:
+        """See `plays.Engine`."""
+        found = []
+        for row in rows:
+            lm = self._model + self._text(row)
+            lm += json_of("x", schema=json.loads(schema), temperature=0, max_tokens=tokens)
+            found.append(str(lm["x"]))
         return found
 
     def _text(self, ids: list[int]) -> str:

@@ -9,10 +9,13 @@ from typing import Any
 
 import llama_cpp as lib
 import numpy as np
+from llama_cpp.llama_grammar import json_schema_to_gbnf
 from plays import Ids, Work, common, play
 
 CONTEXT, BATCH, SEQUENCES = 16_384, 2_048, 128
 THREADS = int(os.environ["OMP_NUM_THREADS"])
+Choice = Callable[[np.ndarray], int]
+"""The token of a row of logits."""
 
 
 @lib.llama_log_callback
@@ -37,7 +40,8 @@ class LlamaCpp:
         params.n_threads = params.n_threads_batch = THREADS
         self._context = lib.llama_init_from_model(loaded, params)
         self._memory = lib.llama_get_memory(self._context)
-        self._vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(loaded))
+        self._words = lib.llama_model_get_vocab(loaded)
+        self._vocab = lib.llama_vocab_n_tokens(self._words)
         self._batch = lib.llama_batch_init(BATCH, 0, 1)
         self._held: dict[int, list[int]] = {}
 
@@ -48,6 +52,24 @@ class LlamaCpp:
 
     def complete(self, rows: Ids, tokens: int, ends: Sequence[int] = ()) -> Ids:
         """See `plays.Engine`."""
+        return self._chosen(rows, tokens, ends, [_greedy] * len(rows))
+
+    def written(self, rows: Ids, schema: str, tokens: int) -> list[str]:
+        """See `plays.Engine`: by the GBNF grammar that the package makes of the schema."""
+        text = json_schema_to_gbnf(schema).encode()
+        bounds = [Grammar(self._words, text) for _ in rows]
+        ends = [token for token in range(self._vocab) if lib.llama_vocab_is_eog(self._words, token)]
+        try:
+            found = self._chosen(rows, tokens, ends, bounds)
+        finally:
+            for bound in bounds:
+                bound.close()
+        return [self._text([token for token in ids if token not in ends]) for ids in found]
+
+    def _chosen(
+        self, rows: Ids, tokens: int, ends: Sequence[int], choices: Sequence[Choice]
+    ) -> Ids:
+        """`complete`, with what chooses each row's tokens of their logits."""
         numbers = self._begun(rows)
         outputs: Ids = [[] for _ in rows]
         last = self._decode(
@@ -61,7 +83,7 @@ class LlamaCpp:
         while going:
             left, fed = [], []
             for index, row in zip(going, logits, strict=True):
-                token = int(row.argmax())
+                token = choices[index](row)
                 outputs[index].append(token)
                 if token not in ends and len(outputs[index]) < tokens:
                     left.append(index)
@@ -97,6 +119,16 @@ class LlamaCpp:
                 sums.append(total)
             chosen.append(sums.index(max(sums)))
         return chosen
+
+    def _text(self, ids: list[int]) -> str:
+        """What tokens spell."""
+        size = 64
+        buffer = ctypes.create_string_buffer(size)
+        parts = []
+        for token in ids:
+            length = lib.llama_token_to_piece(self._words, token, buffer, size, 0, False)
+            parts.append(buffer.raw[:length])
+        return b"".join(parts).decode(errors="replace")
 
     def _begun(self, rows: Ids) -> list[int]:
         """A sequence for each row, with as much of it as another one holds; drops those."""
@@ -147,6 +179,48 @@ class LlamaCpp:
                     row = lib.llama_get_logits_ith(self._context, i)
                     found[index].append(np.ctypeslib.as_array(row, (self._vocab,)).copy())
         return found
+
+
+class Grammar:
+    """What chooses one row's tokens under a grammar, as llama.cpp's own sampling does.
+
+    The likeliest token is tried alone; only where it is refused are all of them.
+
+    Args:
+        words: The vocabulary.
+        text: GBNF, whose root is "root".
+    """
+
+    def __init__(self, words: Any, text: bytes) -> None:
+        self._sampler = lib.llama_sampler_init_grammar(words, text, b"root")
+        if not self._sampler:
+            raise RuntimeError("llama.cpp has refused the grammar")
+
+    def __call__(self, logits: np.ndarray) -> int:
+        """The likeliest token of those that it allows."""
+        best = int(logits.argmax())
+        if not np.isfinite(self._allowed(np.array([best]), logits)).all():
+            best = int(self._allowed(np.arange(len(logits)), logits).argmax())
+        lib.llama_sampler_accept(self._sampler, best)
+        return best
+
+    def _allowed(self, ids: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Logits of tokens, of those that are refused minus infinity."""
+        data = np.zeros(len(ids), dtype=[("id", "i4"), ("logit", "f4"), ("p", "f4")])
+        data["id"], data["logit"] = ids, logits[ids]
+        pointer = data.ctypes.data_as(ctypes.POINTER(lib.llama_token_data))
+        lib.llama_sampler_apply(
+            self._sampler, ctypes.byref(lib.llama_token_data_array(pointer, len(ids), -1, False))
+        )
+        return np.array(data["logit"])
+
+    def close(self) -> None:
+        """Free it."""
+        lib.llama_sampler_free(self._sampler)
+
+
+def _greedy(logits: np.ndarray) -> int:
+    return int(logits.argmax())
 
 
 def _log_softmax(row: np.ndarray) -> np.ndarray:

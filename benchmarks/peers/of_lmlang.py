@@ -16,12 +16,15 @@ from typing import Any
 from choices import Choices
 from reviews import Question
 from rows import our_prefill
+from typed import Typed
 from writings import Chats, Extractions, Forks, Tree
 
 import lmlang as lm
-from lmlang.runtime import paged_plan
+from lmlang.runtime import batch
 
 KV_TOKENS = 16_384
+NEVER = 1 << 40
+"""Slots to save before a shared prefix is attended once for its rows: more than there are."""
 KINDS: Mapping[str, Any] = {"fork": Forks, "json": Extractions, "chat": Chats, "tree": Tree}
 
 
@@ -39,6 +42,11 @@ def workload(name: str, work: Mapping[str, Any]) -> Any:
     return KINDS[name](**found)
 
 
+def typed(work: Mapping[str, Any]) -> Typed:
+    """Typed records from their JSON."""
+    return Typed(**{**work, "ends": tuple(work["ends"])})
+
+
 def made(
     model: str, folder: str, *, cascade: bool = True, **parameters: Any
 ) -> Callable[[str, dict[str, Any]], tuple[float, Any, dict[str, int]]]:
@@ -51,7 +59,7 @@ def made(
         **parameters: Of the Runtime.
     """
     if not cascade:
-        paged_plan.MAX_LEVELS = 0
+        batch.MIN_SAVED_ON_CPU = NEVER
     runtime = lm.Runtime(model, kv_tokens=KV_TOKENS, **parameters)
 
     def run(name: str, work: dict[str, Any]) -> tuple[float, Any, dict[str, int]]:
@@ -60,6 +68,8 @@ def made(
         if name == "raw":
             seconds, more = our_prefill(runtime, work["ids"], work["tokens"])
             answer = [[*row, *new] for row, new in zip(work["ids"], more, strict=True)]
+        elif name == "typed":
+            seconds, answer = typed(work).ours(runtime)
         else:
             seconds, answer = workload(name, work).ours(runtime)
             if name == "choose":

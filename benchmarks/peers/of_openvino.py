@@ -63,6 +63,15 @@ class OpenVINO:
             for q, text in zip(questions, texts, strict=True)
         ]
 
+    def written(self, rows: Ids, schema: str, tokens: int) -> list[str]:
+        """See `plays.Engine`."""
+        config = genai.GenerationConfig()
+        config.do_sample, config.apply_chat_template = False, False
+        config.max_new_tokens = tokens
+        config.structured_output_config = genai.StructuredOutputConfig(json_schema=schema)
+        done = self._generated(rows, [config] * len(rows))
+        return [str(self._tokenizer.decode(ids)) for ids in done]
+
     def _generated(self, rows: Ids, configs: list[Any]) -> Ids:
         assert self._pipe is not None
         tensors = [ov.Tensor(np.array([row], dtype=np.int64)) for row in rows]

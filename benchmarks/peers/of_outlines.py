@@ -51,6 +51,12 @@ class Outlines:
             found.append(choices.index(text) if text in choices else -1)
         return found
 
+    def written(self, rows: Ids, schema: str, tokens: int) -> list[str]:
+        """See `plays.Engine`: one row at a time, as a batch takes no output type."""
+        kind = outlines.json_schema(schema)
+        given: dict[str, Any] = {"max_new_tokens": tokens, "do_sample": False}
+        return [str(self._model(self._text(row), kind, **given)) for row in rows]
+
     def _text(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 

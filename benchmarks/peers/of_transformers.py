@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 from by_hand import Peer
-from of_lmlang import workload
+from of_lmlang import typed, workload
 
 from lmlang.runtime.models.loader import load_gguf
+from lmlang.runtime.tokenizer import Tokenizer
 
 
 def made(
@@ -30,7 +31,8 @@ def made(
         folder: Not needed.
         dtype: "bfloat16" or "float32".
     """
-    peer = Peer(load_gguf(Path(model)), getattr(torch, dtype))
+    loaded = load_gguf(Path(model))
+    peer, tokenizer = Peer(loaded, getattr(torch, dtype)), Tokenizer.from_gguf(loaded.metadata)
 
     def run(name: str, work: dict[str, Any]) -> tuple[float, Any]:
         if name == "raw":
@@ -38,6 +40,8 @@ def made(
             more = peer.generate(work["ids"], work["tokens"]).tokens
             seconds = time.perf_counter() - began
             return seconds, [[*row, *new] for row, new in zip(work["ids"], more, strict=True)]
+        if name == "typed":
+            return typed(work).by_hand(peer, tokenizer)
         seconds, answer = workload(name, work).by_hand(peer)
         return seconds, answer if name != "choose" else answer.chosen
 

@@ -60,6 +60,16 @@ class VLLM:
             for q, each in zip(questions, done, strict=True)
         ]
 
+    def written(self, rows: Ids, schema: str, tokens: int) -> list[str]:
+        """See `plays.Engine`."""
+        params = SamplingParams(
+            temperature=0, max_tokens=tokens,
+            structured_outputs=StructuredOutputsParams(json=schema),
+        )  # fmt: skip
+        prompts: Any = [{"prompt_token_ids": row} for row in rows]
+        done = self._model.generate(prompts, params, use_tqdm=False)
+        return [str(each.outputs[0].text) for each in done]
+
 
 def made(model: str, folder: str) -> Callable[[str, Work], tuple[float, Any]]:
     """A model that plays works."""

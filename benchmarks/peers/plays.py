@@ -2,10 +2,12 @@
 
     fork     one text, continued behind several endings      json   records behind one instruction
     chat     conversations, turn by turn                     tree   nodes that extend their parents
-    choose   questions with choices behind one text          raw    rows alone
+    choose   questions with choices behind one text          typed  records by a JSON schema
+    raw      rows that share nothing
 
 What rows share is computed first, by itself, as whoever knows of it would; an engine keeps what it
-can from one call to the next. An answer is whole rows of ids, or the index of each choice.
+can from one call to the next. An answer is whole rows of ids, the index of each choice, or the text
+of each record.
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ class Engine(Protocol):
             prefix: Ids that all questions begin with.
             questions: "ids": of question and choice, for each choice; "choices": their texts.
         """
+        ...
+
+    def written(self, rows: Ids, schema: str, tokens: int) -> list[str]:
+        """The JSON that comes greedily behind each row, of a schema and at most so many tokens."""
         ...
 
 
@@ -102,13 +108,20 @@ def choose(engine: Engine, work: Work) -> list[int]:
     return engine.choose(work["prefix"], asked)
 
 
+def typed(engine: Engine, work: Work) -> list[str]:
+    """Typed records: the instruction once, then all of them, each bound to the schema."""
+    shared(engine, work["ids"])
+    return engine.written(work["ids"], work["schema"], work["tokens"])
+
+
 def raw(engine: Engine, work: Work) -> Ids:
     """Rows that share nothing."""
     return continued(engine, work["ids"], work["tokens"])
 
 
 PLAYS: dict[str, Callable[[Engine, Work], Any]] = {
-    "choose": choose, "fork": fork, "json": records, "chat": chat, "tree": tree, "raw": raw,
+    "choose": choose, "fork": fork, "json": records, "typed": typed, "chat": chat, "tree": tree,
+    "raw": raw,
 }  # fmt: skip
 
 

