@@ -11,7 +11,7 @@ import contextlib
 import sys
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 from lmlang.errors import BatchInterrupted, Cancelled, JournalError, fresh, raisable
 from lmlang.frontend import waiting
 from lmlang.frontend.batch_result import BatchResult
+from lmlang.frontend.interrupts import Held
 from lmlang.frontend.progress import Progress
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.rows import OnError
@@ -73,8 +74,11 @@ def execute(
     """
     if not calls:
         return BatchResult((), (), ())
-    with progress:
-        return _Batch(calls, on_error, progress).execute(workers)
+    with Held() as held:
+        batch = _Batch(calls, on_error, progress)
+        with progress:
+            batch.execute(workers, held)
+        return batch.outcome(held)
 
 
 class _Batch:
@@ -89,23 +93,29 @@ class _Batch:
         self._finished: set[int] = set()
         self._errors: dict[int, BaseException] = {}
 
-    def execute(self, workers: int) -> BatchResult:
+    def execute(self, workers: int, held: Held) -> None:
+        """Have all rows end, or be ended by an interrupt."""
         pool = Workers(workers)
+        work = [partial(self._row, index) for index in range(len(self._calls))]
         try:
-            _wait([pool.submit(partial(self._row, index)) for index in range(len(self._calls))])
-        except KeyboardInterrupt:
-            self._stop()
-            pool.close()
-            raise _interrupted(self._partial(), len(self._calls)) from None
+            _wait([pool.submit(row) for row in work], lambda: held.count > 0)
         except BaseException:
             self._stop()
             raise
         finally:
-            pool.close()
+            if held.count:
+                self._stop()
+            pool.close(given_up=lambda: held.count > 1)
+
+    def outcome(self, held: Held) -> BatchResult:
+        """What the batch has come to; raises what ended it."""
+        result = _result(list(enumerate(self._calls)))
+        if held.take():
+            raise interrupted(self._partial(), len(self._calls))
         for _, error in sorted(self._errors.items()):
             if _ends(error, self._on_error):
                 raise _with_partial(error, self._partial())
-        return _result(list(enumerate(self._calls)))
+        return result
 
     def _row(self, index: int) -> None:
         failed = True
@@ -148,18 +158,12 @@ def lazily(
         BatchInterrupted: Ctrl-C while waiting; ``.partial`` is what had finished and was not
             taken yet.
     """
-    with progress:
-        yield from _lazily(calls, workers, on_error, progress)
-
-
-def _lazily(
-    calls: Iterator[RowCall], workers: int, on_error: OnError, progress: Progress
-) -> Generator[ProgramState]:
     pool = Workers(workers)
     window: deque[tuple[int, RowCall, Future[ProgramState]]] = deque()
     source = _Source(calls)
     index = 0
     call: RowCall | None = None  # the last: an interrupt may come before it is in the window
+    pressed = False
     try:
         while True:
             while len(window) < WINDOW * workers and (call := source.next()) is not None:
@@ -179,13 +183,16 @@ def _lazily(
         if source.error is not None:
             raise source.error
     except KeyboardInterrupt:
-        _cancel(window, call)
-        pool.close()
-        raise _interrupted(_finished(window), len(window)) from None
+        pressed = True
     finally:
-        if not sys.is_finalizing():  # the rows are no more, nor is what they were holding
-            _cancel(window, call)
-            pool.close(PATIENCE)
+        with Held() as held, progress:
+            if not sys.is_finalizing():  # the rows are no more, nor is what they were holding
+                _cancel(window, call)
+                pool.close(None if pressed else PATIENCE, lambda: held.count > 0)
+            if pressed:
+                held.take()
+    if pressed:
+        raise interrupted(_finished(window), len(window))
 
 
 def _counted(call: RowCall, progress: Progress) -> ProgramState:
@@ -218,11 +225,12 @@ class _Source:
             return None
 
 
-def _wait(futures: Sequence[Future[Any]]) -> None:
-    """Wait until all have ended."""
+def _wait(futures: Sequence[Future[Any]], given_up: Callable[[], bool] = lambda: False) -> None:
+    """Wait until all have ended, or nobody wants to any more."""
     for future in futures:
         while not concurrent.futures.wait([future], waiting.stretch()).done:
-            pass
+            if given_up():
+                return
 
 
 def _cancel(window: deque[tuple[int, RowCall, Future[ProgramState]]], last: RowCall | None) -> None:
@@ -255,7 +263,8 @@ def _ends(error: BaseException, on_error: OnError) -> bool:
     return always or on_error == "raise"
 
 
-def _interrupted(partial: BatchResult, begun: int) -> BatchInterrupted:
+def interrupted(partial: BatchResult, begun: int) -> BatchInterrupted:
+    """What to raise where Ctrl-C has ended a batch of which so many rows had begun."""
     error = BatchInterrupted(
         f"the batch was interrupted: {len(partial):,} of {begun:,} rows had finished and are in "
         ".partial; the others have been cancelled."

@@ -20,6 +20,7 @@ from typing import Literal, TypeAlias
 from lmlang import limits
 from lmlang.errors import JournalError, ProgramError, ProgramTypeError, an, fresh, quote
 from lmlang.frontend import draws
+from lmlang.frontend.interrupts import Held
 from lmlang.frontend.journal_lock import Lock
 from lmlang.frontend.journal_writer import Then, Writer, journal_error, working
 
@@ -196,7 +197,7 @@ class opened:  # noqa: N801 - read as a verb
             threading.Thread(target=self._leave, name="lmlang-journal-end", daemon=True).start()
 
     def _leave(self) -> None:
-        with _alone():
+        with Held(), _alone():
             self._journal._users -= 1
             if not self._journal._users and _open.get(self._path) is self._journal:
                 del _open[self._path]

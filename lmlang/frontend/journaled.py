@@ -74,18 +74,24 @@ class Journaled:
         Raises:
             JournalError: It cannot be had, read or written; the finished rows are ``.partial``.
         """
-        with opened(self._path) as journal:
-            calls = list(self._calls(rows, make, backend, journal))
-            try:
-                result = batch.execute(calls, workers, on_error, progress)
-            finally:
-                _tell(self._path, sum((call.call.run.reused for call in calls), Reused()))
-            try:
-                journal.check()
-            except JournalError as error:  # which a body has kept to itself
-                error.partial = result
+        result: BatchResult | None = None
+        try:
+            with opened(self._path) as journal:
+                calls = list(self._calls(rows, make, backend, journal))
+                try:
+                    result = batch.execute(calls, workers, on_error, progress)
+                finally:
+                    _tell(self._path, sum((call.call.run.reused for call in calls), Reused()))
+                try:
+                    journal.check()
+                except JournalError as error:  # which a body has kept to itself
+                    error.partial = result
+                    raise
+                return result
+        except KeyboardInterrupt:
+            if result is None:
                 raise
-            return result
+            raise batch.interrupted(result, len(result)) from None
 
     def lazily(
         self,

@@ -224,7 +224,7 @@ class Function(Generic[P, R]):
                 cannot be read or written; whatever ``on_error`` is, it ends the batch.
             BatchInterrupted: Ctrl-C; the finished rows are its ``.partial``. What runs on the
                 backend is cancelled; a row that is in code of its own, as in `time.sleep`, is
-                waited for until it next touches its state or returns.
+                waited for until it next touches its state or returns, or until a second Ctrl-C.
             Exception: With on_error="raise", the error of a row.
         """
         waiting.refuse_in_async_body()

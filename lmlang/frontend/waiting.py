@@ -28,8 +28,9 @@ _async_body: contextvars.ContextVar[int | None] = contextvars.ContextVar(
 _thread = threading.local()
 
 
-SIGNALS = 1.0
-"""Seconds after which a waiting main thread looks for a Ctrl-C that came as it began to wait."""
+SIGNALS = 0.2
+"""Seconds after which a waiting main thread looks for a Ctrl-C that came as it began to wait, or
+that was noted."""
 
 
 def stretch() -> float | None:

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from lmlang.frontend import waiting
+
 T = TypeVar("T")
 
 
@@ -58,10 +60,16 @@ class Workers:
                 self._threads.append(thread)
         return future
 
-    def close(self, patience: float | None = None) -> None:
+    def close(
+        self, patience: float | None = None, given_up: Callable[[], bool] = lambda: False
+    ) -> None:
         """Cancel what has not begun and wait for what has, so many seconds or to its end.
 
         At the interpreter's exit it does nothing: the threads are no more, whatever they held.
+
+        Args:
+            patience: Seconds; None: any number.
+            given_up: Asked again and again whether nobody wants to wait any more.
         """
         if sys.is_finalizing():
             return
@@ -72,9 +80,10 @@ class Workers:
             self._changed.notify_all()
         for future, _ in left:
             future.cancel()
-        for thread in self._threads:
+        threads, self._threads = self._threads, []
+        for thread in threads:
             if thread is not threading.current_thread():
-                thread.join(None if due is None else max(0.0, due - time.monotonic()))
+                _join(thread, due, given_up)
 
     def _loop(self) -> None:
         while True:
@@ -88,3 +97,13 @@ class Workers:
             if future.set_running_or_notify_cancel():
                 do()
             del future, do  # they hold the row's run
+
+
+def _join(thread: threading.Thread, due: float | None, given_up: Callable[[], bool]) -> None:
+    """Wait for the end of a thread, or until a time, or until nobody wants to."""
+    while thread.is_alive() and not given_up():
+        left = None if due is None else due - time.monotonic()
+        if left is not None and left <= 0:
+            return
+        at_once = waiting.stretch()
+        thread.join(min((part for part in (left, at_once) if part is not None), default=None))

@@ -1,9 +1,15 @@
 import contextlib
+import ctypes
+import gc
+import signal
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 import lmlang as lm
+from lmlang.frontend import batch, workers
 from lmlang.testing import ScriptedBackend
 
 PATIENCE = 20.0
@@ -111,3 +117,138 @@ def test_an_interrupt_in_a_choices_method_reaches_the_readers(completes):
     for read in (lambda: state["y"], lambda: state["z"], state.text):
         assert isinstance(bounded(read), (SystemExit, lm.Cancelled))
     assert isinstance(bounded(lambda: state["x"]), str)
+
+
+# ------------------------------------------------------------------------ Ctrl-C in a batch
+
+
+def interrupt_main_thread():
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+
+press = ctypes.PYFUNCTYPE(None, *[ctypes.py_object] * 3)(("PyErr_SetInterrupt", ctypes.pythonapi))
+"""What a key does, as a trace function: Python raises where it next looks for it."""
+ENDING = {"_wait", "close", "_join", "_cancel", "_stop"}
+"""Functions in which a batch waits and ends."""
+
+
+def interrupted_everywhere(work):
+    """What ``work()`` raises with Ctrl-C at the first line of its ending, at the second, …"""
+    files = [str(Path(module.__file__)) for module in (batch, workers)]
+    for number in range(1_000):
+        left = [number]
+
+        def at_line(frame, event, argument, left=left):
+            left[0] -= event == "line"
+            return press if left[0] < 0 else at_line
+
+        def at_call(frame, event, argument, at_line=at_line):
+            code = frame.f_code
+            return at_line if code.co_filename in files and code.co_name in ENDING else None
+
+        def pressed(*_):
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+        before, handler = sys.gettrace(), signal.signal(signal.SIGINT, pressed)
+        sys.settrace(at_call)
+        try:
+            work()
+        except BaseException as error:
+            yield error
+        else:
+            assert left[0] >= 0, "an interrupt was lost"
+            return
+        finally:
+            sys.settrace(before)
+            signal.signal(signal.SIGINT, handler)
+
+
+@pytest.fixture
+def unraisable(monkeypatch):
+    """What Python has printed as ignored, after the garbage is collected."""
+    found = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda each: found.append(each.exc_value))
+    yield found
+    gc.collect()
+    assert found == []
+
+
+@pytest.mark.usefixtures("unraisable")
+def test_an_interrupt_at_any_line_where_a_batch_ends_keeps_its_rows():
+    rows, backend = [(), ()], ScriptedBackend()
+    found = list(interrupted_everywhere(lambda: program.run_batch(rows, backend=backend)))
+    assert len(found) > 20
+    assert {type(error) for error in found} == {lm.BatchInterrupted}
+    assert found[-1].partial.indices == (0, 1)
+
+
+@pytest.mark.usefixtures("unraisable")
+def test_an_interrupt_at_any_line_where_a_lazy_batch_is_left_is_raised_behind_it():
+    backend = ScriptedBackend()
+
+    def leave():
+        left = program.run_batch([(), ()], backend=backend, generator_style=True)
+        next(left)
+        del left
+        threading.Event().wait(0.2)
+
+    found = list(interrupted_everywhere(leave))
+    assert len(found) > 20
+    assert {type(error) for error in found} == {lm.BatchInterrupted, KeyboardInterrupt}
+
+
+@pytest.mark.parametrize("lazily", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_second_interrupt_waits_for_no_row_and_keeps_the_finished_ones(lazily, kept, tmp_path):
+    third, stays, ended = threading.Event(), threading.Event(), threading.Event()
+
+    @lm.function
+    def stubborn(s, i):
+        if i == 1:
+            return
+        s += lm.gen("never")
+        if i == 2:
+            third.set()  # the second has ended on this thread
+            s.sync()
+        third.wait(PATIENCE)
+        interrupt_main_thread()
+        with contextlib.suppress(lm.Cancelled):
+            s.sync()
+        interrupt_main_thread()
+        stays.wait(PATIENCE)
+        ended.set()
+
+    with ScriptedBackend(completes="when released") as backend:
+        journal = tmp_path / "run.sqlite" if kept else None
+        rows = [(0,), (1,), (2,)]
+        with pytest.raises(lm.BatchInterrupted, match="1 of 3 rows had finished") as caught:
+            list(
+                stubborn.run_batch(
+                    rows, backend=backend, generator_style=lazily, num_threads=2, journal=journal
+                )
+            )
+        assert caught.value.partial.indices == (1,)
+        assert not ended.is_set()
+        stays.set()
+        assert ended.wait(PATIENCE)
+
+
+def test_a_handler_of_the_user_s_own_says_what_an_interrupt_is():
+    pressed = []
+    with ScriptedBackend(completes="when released") as backend:
+
+        @lm.function
+        def pressing(s):
+            s += lm.gen("x")
+            interrupt_main_thread()
+            backend.release()
+            return s["x"]
+
+        before = signal.signal(signal.SIGINT, lambda *_: pressed.append(1))
+        try:
+            (state,) = pressing.run_batch([()], backend=backend)
+        finally:
+            signal.signal(signal.SIGINT, before)
+    assert state.error() is None
+    assert pressed == [1]
