@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from enum import IntEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 DEAD, LEAVE = -1, -2
 """In a row of a table: the byte is not possible; the byte ends this content."""
 
 MAX_KEPT = 50_000
 """States of one automaton that are kept for the next sequences."""
+
+MAX_RUN = 256
+"""Bytes of a run that a state remembers."""
 
 Key: TypeAlias = Hashable
 
@@ -107,12 +110,37 @@ class Rules(Protocol):
         """Which part of the spec the next byte belongs to, as a JSON pointer; "" for all of it."""
 
 
+@runtime_checkable
+class Swift(Rules, Protocol):
+    """Rules that know whole runs of bytes, so that fewer keys are needed."""
+
+    def runs(self, key: Any) -> tuple[bytes, ...] | None:
+        """All that may come next, in ascending order; None: only `following` tells.
+
+        Every output that goes on begins with one of them; each may come to its end, and the output
+        may not end inside of it.
+        """
+
+    def run(self, key: Any, data: bytes) -> Key | None:
+        """The key behind some bytes, as if they were pushed; None where no output goes on so."""
+
+    def same(self, key: Any) -> int:
+        """How many bytes do the same behind all runs that leave the contents `Leaving.ALIKE`.
+
+        Those that are `asked` are left out.
+        """
+
+
+_UNKNOWN = (b"",)
+"""Runs of a state that nobody has asked for."""
+
+
 class State:
     """A place in an output; one object for each key of an automaton.
 
     Attributes:
         key: What the rules know of it.
-        ways: Where bytes lead that were tried; None where they lead nowhere.
+        ways: Where bytes lead that were tried, None where they lead nowhere; and runs of bytes.
         accepting: Whether the output may end here.
         masks: What has been made of this state for masks; owned by `masks.py`.
         closing: The tokens that complete the output from here; owned by `canonical.py`.
@@ -122,6 +150,7 @@ class State:
         "__weakref__",
         "_completion",
         "_following",
+        "_runs",
         "accepting",
         "closing",
         "key",
@@ -132,11 +161,12 @@ class State:
     def __init__(self, key: Key, accepting: bool) -> None:
         self.key = key
         self.accepting = accepting
-        self.ways: dict[int, State | None] = {}
+        self.ways: dict[int | bytes, State | None] = {}
         self.masks: Any = None
         self.closing: Any = None
         self._following: bytes | None = None
         self._completion: bytes | None = None
+        self._runs: tuple[bytes, ...] | None = _UNKNOWN
 
     def __repr__(self) -> str:
         return f"<State{', may end' if self.accepting else ''}>"
@@ -147,6 +177,7 @@ class Automaton:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
+        self._swift = rules if isinstance(rules, Swift) else None
         self._states: dict[Key, State] = {}
         self.start = self._state(rules.start())
 
@@ -164,13 +195,34 @@ class Automaton:
             return found
 
     def run(self, state: State, data: bytes) -> State | None:
-        """The state behind some bytes."""
-        for byte in data:
-            onward = self.push(state, byte)
-            if onward is None:
-                return None
-            state = onward
-        return state
+        """The state behind some bytes; None where no output goes on so."""
+        found = state.ways.get(data)
+        if found is not None:
+            return found
+        if self._swift is None or len(data) < 2:
+            for byte in data:
+                onward = self.push(state, byte)
+                if onward is None:
+                    return None
+                state = onward
+            return state
+        key = self._swift.run(state.key, data)
+        if key is None:
+            return None
+        found = self._state(key)
+        if len(data) <= MAX_RUN:
+            state.ways[data] = found
+        return found
+
+    def same(self, state: State) -> int:
+        """How many bytes do the same behind contents of a state (see `Swift`)."""
+        return 0 if self._swift is None else self._swift.same(state.key)
+
+    def runs(self, state: State) -> tuple[bytes, ...] | None:
+        """Runs of bytes, one of which comes next (see `Swift`); None: none are known."""
+        if state._runs is _UNKNOWN:
+            state._runs = None if self._swift is None else self._swift.runs(state.key)
+        return state._runs
 
     def following(self, state: State) -> bytes:
         """The bytes that may come next, in ascending order."""

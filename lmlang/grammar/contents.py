@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlang.grammar.automaton import DEAD, LEAVE, Content, Table
+from lmlang.grammar.frontier import Frontiers
 from lmlang.grammar.token_trie import Bits, TokenTrie
 
 MAX_CONTENTS = 4_096
@@ -95,13 +96,13 @@ class Inside:
         table: Kept alive, since its identity is the key.
         bits: The tokens that stay inside.
         left: Nodes of the trie to which a byte leads that leaves it, and the bytes up to them.
-        exits: The same, sorted; owned by `masks.py`.
+        left_by: The same, sorted; owned by `masks.py`.
     """
 
     table: Table
     bits: Bits
     left: tuple[tuple[int, bytes], ...]
-    exits: Any = None
+    left_by: Any = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,10 +140,12 @@ class Contents:
 
     Args:
         trie: Its tokens.
+        frontiers: Places in their tree.
     """
 
-    def __init__(self, trie: TokenTrie) -> None:
+    def __init__(self, trie: TokenTrie, frontiers: Frontiers) -> None:
         self._trie = trie
+        self._frontiers = frontiers
         self._known: OrderedDict[tuple[int, int], Inside] = OrderedDict()
         self._bases: OrderedDict[tuple[int, int], _Base | None] = OrderedDict()
         self._alike: OrderedDict[int, _Alike] = OrderedDict()

@@ -107,6 +107,11 @@ class Texts:
             low = end
         return found
 
+    def rests(self, key: Slice, most: int) -> list[str] | None:
+        """What may come, up to the end of each text; None: there is more than ``most``."""
+        low, high, depth = key
+        return None if high - low > most else [text[depth:] for text in self._texts[low:high]]
+
     def accepts(self, key: Slice) -> bool:
         """Whether the text up to here is accepted."""
         return len(self._texts[key[0]]) == key[2]

@@ -1,8 +1,11 @@
 """Exact masks: which tokens may come next in a state, all of their bytes allowed.
 
-inside of contents   all tokens at once, by the rows of tables       the same for all grammars
-left by a byte       token by token behind it, by the automaton      `",` `"}` …
-no contents          token by token from the first byte on
+    inside of contents   all tokens at once, by the rows of tables       the same for all grammars
+    left by a byte       what may come behind it, by the automaton       `",` `"}` …
+    no contents          what may come, by the automaton
+
+The automaton is asked for whole runs of bytes where it knows them, and the tree of tokens remembers
+what a run does in it (see `frontier.py`).
 """
 
 from __future__ import annotations
@@ -10,14 +13,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lmlang.grammar.automaton import Automaton, Leaving, State
-from lmlang.grammar.contents import Contents
+from lmlang.grammar.contents import Contents, Inside
+from lmlang.grammar.frontier import ONE, Frontier, Frontiers
 from lmlang.grammar.token_trie import Bits, TokenTrie
 
 MAX_BYTES = 128 << 20
@@ -65,24 +69,27 @@ class _Exit(NamedTuple):
         last: The byte.
         paths: Nodes of the trie that it leads to, and the bytes up to them.
         nodes: The same the other way round.
-        ways: For each byte that leads on from such nodes, those nodes.
+        onward: Those that lead on.
     """
 
     last: bytes
     paths: dict[int, bytes]
     nodes: dict[bytes, int]
-    ways: dict[int, list[int]]
+    onward: Frontier | None
 
 
-def _exits(trie: TokenTrie, left: Iterable[tuple[int, bytes]]) -> tuple[_Exit, ...]:
-    """Where a content is left, by the byte that does."""
-    found: dict[bytes, _Exit] = {}
-    for node, path in left:
-        _, paths, nodes, ways = found.setdefault(path[-1:], _Exit(path[-1:], {}, {}, {}))
-        paths[node], nodes[path] = path, node
-        for byte in trie.labels[trie.starts[node] : trie.starts[node + 1]]:
-            ways.setdefault(byte, []).append(node)
-    return tuple(found.values())
+class _Left(NamedTuple):
+    """How a content is left.
+
+    Args:
+        exits: By each byte.
+        bits: The tokens that stay inside or end with a byte that leaves, as bytes.
+        size: How many these are.
+    """
+
+    exits: tuple[_Exit, ...]
+    bits: bytes
+    size: int
 
 
 class Masks:
@@ -95,9 +102,11 @@ class Masks:
 
     def __init__(self, trie: TokenTrie, most: int | None = None) -> None:
         self._trie = trie
-        self._contents = Contents(trie)
+        self._frontiers = Frontiers(trie)
+        self._contents = Contents(trie, self._frontiers)
+        self._none = bytes(4 * -(-trie.size // 32))
         self._kept: deque[weakref.ref[State]] = deque()
-        self._most = most or MAX_BYTES // (4 * -(-trie.size // 32))
+        self._most = most or MAX_BYTES // len(self._none)
         self._lock = threading.Lock()
 
     def mask(self, automaton: Automaton, state: State) -> Mask:
@@ -105,9 +114,7 @@ class Masks:
         mask = state.masks
         if mask is not None and mask.owner is self:
             return mask  # type: ignore[no-any-return]
-        bits = self._bits(automaton, state)
-        bits.flags.writeable = False
-        count = int(_count(bits.view(np.uint32)).sum())
+        bits, count = self._bits(automaton, state)
         state.masks = mask = Mask(bits, count, self)
         with self._lock:
             self._kept.append(weakref.ref(state))
@@ -117,67 +124,175 @@ class Masks:
                     oldest.masks = None
         return mask
 
-    def _bits(self, automaton: Automaton, state: State) -> Bits:
-        contents = automaton.rules.contents(state.key)
+    def _bits(self, automaton: Automaton, state: State) -> tuple[Bits, int]:
+        """The bits of a state, read-only, and how many are set."""
         found: list[int] = []
+        contents = () if automaton.runs(state) else automaton.rules.contents(state.key)
         if not contents:
-            self._walk(automaton, state, 0, found)
-            return self._trie.bits(found)
+            self._walk(automaton, state, self._frontiers.root, found)
+            return _marked(self._none, 0, found)
         parts = [self._contents.inside(content) for content in contents]
-        for part in parts:
-            if part.exits is None:
-                part.exits = _exits(self._trie, part.left)
-            self._walk_behind(automaton, state, part.exits, found)
-        bits = self._trie.bits(found)
-        for part in parts:
-            bits |= part.bits
-        return bits
+        if len(parts) == 1:
+            return self._part(automaton, state, parts[0])
+        masks = [self._part(automaton, state, part)[0] for part in parts]
+        bits = np.bitwise_or.reduce(masks)
+        bits.flags.writeable = False
+        return bits, int(_count(bits.view(np.uint32)).sum())
+
+    def _part(self, automaton: Automaton, state: State, part: Inside) -> tuple[Bits, int]:
+        """The same as far as it comes from one of its contents."""
+        if part.left_by is None:
+            part.left_by = self._left(part)
+        exits, bits, count = part.left_by
+        found: list[int] = []
+        taken: list[int] = []
+        leaving = automaton.rules.leaving(state.key)
+        asked = automaton.rules.asked(state.key) if leaving else ()
+        for last, paths, nodes, onward in exits:
+            unsure = {nodes[rest + last] for rest in asked if rest + last in nodes}
+            for node in unsure if leaving else paths:
+                taken += self._trie.ids(node)
+                behind = automaton.run(state, paths[node])
+                if behind is not None:
+                    found += self._trie.ids(node)
+                    self._walk(automaton, behind, self._frontiers.of((node,)), found)
+            if onward is None or not leaving:
+                continue
+            if not unsure.isdisjoint(onward.nodes):
+                onward = self._frontiers.of(node for node in onward.nodes if node not in unsure)
+            if onward is not None:
+                self._walk_behind(automaton, state, paths, onward, found)
+        return _marked(bits, count, found, taken)
 
     def _walk_behind(
-        self, automaton: Automaton, state: State, exits: tuple[_Exit, ...], found: list[int]
+        self,
+        automaton: Automaton,
+        state: State,
+        paths: dict[int, bytes],
+        onward: Frontier,
+        found: list[int],
     ) -> None:
-        """Find the nodes that bytes lead to which leave a content, and what is possible below.
+        """Find the tokens that go on where a content has been left.
 
         Args:
             automaton: The automaton.
             state: The state inside of the content.
-            exits: Where it is left.
-            found: Takes the nodes.
+            paths: The bytes up to the nodes of the trie, the shortest first.
+            onward: Nodes where it is sure to have been left by one byte.
+            found: Takes the tokens.
         """
         leaving = automaton.rules.leaving(state.key)
-        asked = automaton.rules.asked(state.key) if leaving else ()
-        for last, paths, nodes, ways in exits:
-            unsure = {nodes[rest + last] for rest in asked if rest + last in nodes}
-            for node in unsure if leaving else paths:
-                behind = automaton.run(state, paths[node])
-                if behind is not None:
-                    found.append(node)
-                    self._walk(automaton, behind, node, found)
-            sure = [node for node in paths if node not in unsure] if leaving else ()
-            if not sure:
-                continue
-            found += sure
-            onward, behind = list(ways), None
-            if leaving >= Leaving.ALIKE:
-                behind = automaton.run(state, paths[sure[0]])
-                assert behind is not None, "what is sure to leave a content leads somewhere"
-                onward = [byte for byte in automaton.following(behind) if byte in ways]
-            for node in {node for byte in onward for node in ways[byte]} - unsure:
-                here = behind if leaving is Leaving.SAME else automaton.run(state, paths[node])
-                assert here is not None
-                self._walk(automaton, here, node, found)
+        nodes: Iterable[int] = onward.nodes
+        if leaving >= Leaving.ALIKE:
+            behind = automaton.run(state, paths[onward.nodes[0]])
+            assert behind is not None, "what is sure to leave a content leads somewhere"
+            if leaving is Leaving.SAME:
+                self._walk(automaton, behind, onward, found)
+                return
+            same = automaton.same(state)
+            if same:
+                self._walk_alike(automaton, state, (behind, onward, same), found)
+                return
+            following = automaton.following(behind)
+            nodes = [node for node in nodes if self._trie.children(node, following)]
+        for node in nodes:
+            behind = automaton.run(state, paths[node])
+            assert behind is not None, "what is sure to leave a content leads somewhere"
+            self._walk(automaton, behind, self._frontiers.of((node,)), found)
 
-    def _walk(self, automaton: Automaton, state: State, node: int, found: list[int]) -> None:
-        """Find the nodes below one whose bytes may all come behind a state."""
-        children, starts, push = self._trie.children, self._trie.starts, automaton.push
-        open_ = [(state, node)]
+    def _walk_alike(
+        self,
+        automaton: Automaton,
+        before: State,
+        begun: tuple[State, Frontier, int],
+        found: list[int],
+    ) -> None:
+        """The same where all nodes go on alike at first.
+
+        Args:
+            automaton: The automaton.
+            before: The state that all bytes of the tokens come behind.
+            begun: A state for all nodes of a frontier, and how many bytes do the same there.
+            found: Takes the tokens.
+        """
+        open_ = [begun]
         while open_:
-            state, node = open_.pop()
-            if starts[node] == starts[node + 1]:
+            state, frontier, left = open_.pop()
+            runs = automaton.runs(state)
+            if runs is None:
+                following = automaton.following(state)
+                runs = tuple(ONE[head] for head in frontier.heads if head in following)
+            if any(len(run) > left and run[0] in frontier.heads for run in runs):
+                for node in frontier.nodes:
+                    here = automaton.run(before, self._trie.path(node))
+                    if here is not None:
+                        self._walk(automaton, here, self._frontiers.of((node,)), found)
                 continue
-            for byte, child in children(node, automaton.following(state)):
-                found.append(child)
-                if starts[child] != starts[child + 1]:
-                    onward = push(state, byte)
-                    assert onward is not None, "a byte that follows leads somewhere"
-                    open_.append((onward, child))
+            for run in runs:
+                ids, onward = self._frontiers.step(frontier, run)
+                found += ids
+                if onward is not None:
+                    behind = automaton.run(state, run)
+                    assert behind is not None, "a run that may come leads somewhere"
+                    open_.append((behind, onward, left - len(run)))
+
+    def _walk(
+        self, automaton: Automaton, state: State, frontier: Frontier | None, found: list[int]
+    ) -> None:
+        """Find the tokens below some nodes whose bytes may all come behind a state."""
+        step = self._frontiers.step
+        open_ = [] if frontier is None else [(state, frontier)]
+        while open_:
+            state, frontier = open_.pop()
+            runs: Sequence[bytes] | None = automaton.runs(state)
+            if runs is None:
+                following = automaton.following(state)
+                runs = [ONE[head] for head in frontier.heads if head in following]
+            steps = frontier.steps
+            for run in runs:
+                ids, onward = steps.get(run) or step(frontier, run)
+                found += ids
+                if onward is not None:
+                    behind = automaton.run(state, run)
+                    assert behind is not None, "a run that may come leads somewhere"
+                    open_.append((behind, onward))
+
+    def _left(self, part: Inside) -> _Left:
+        """How a content is left."""
+        by_byte: dict[bytes, dict[int, bytes]] = {}
+        ids: list[int] = []
+        for node, path in sorted(part.left):
+            by_byte.setdefault(path[-1:], {})[node] = path
+            ids += self._trie.ids(node)
+        exits = tuple(
+            _Exit(last, paths, {path: n for n, path in paths.items()}, self._frontiers.of(paths))
+            for last, paths in by_byte.items()
+        )
+        count = int(_count(part.bits.view(np.uint32)).sum())
+        bits, count = _marked(part.bits.tobytes(), count, ids)
+        return _Left(exits, bits.tobytes(), count)
+
+
+def _marked(
+    bits: bytes, count: int, found: Iterable[int], taken: Iterable[int] = ()
+) -> tuple[Bits, int]:
+    """Bits with some more, read-only, and how many are set.
+
+    Args:
+        bits: Those that are set.
+        count: How many these are.
+        found: Tokens that are legal.
+        taken: Tokens that are not, where they are not found.
+    """
+    marked = bytearray(bits)
+    for index in taken:
+        marked[index >> 3] &= ~(1 << (index & 7)) & 0xFF
+        count -= 1
+    for index in found:
+        bit = 1 << (index & 7)
+        if not marked[index >> 3] & bit:
+            marked[index >> 3] |= bit
+            count += 1
+    made = np.frombuffer(marked, dtype=np.int32)
+    made.flags.writeable = False
+    return made, count

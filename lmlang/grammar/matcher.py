@@ -89,15 +89,11 @@ class GrammarMatcher:
         return self._take(data, -1)
 
     def _take(self, data: bytes, index: int) -> bool:
-        state = self._states[-1]
-        push = self.grammar.automaton.push
-        for byte in data:
-            onward = state.ways.get(byte) or push(state, byte)
-            if onward is None:
-                return False
-            state = onward
+        onward = self.grammar.automaton.run(self._states[-1], data)
+        if onward is None:
+            return False
         self._ids.append(index)
-        self._states.append(state)
+        self._states.append(onward)
         return True
 
     def rollback(self, count: int) -> None:

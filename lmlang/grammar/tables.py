@@ -23,6 +23,7 @@ from lmlang.grammar.automaton import DEAD, LEAVE
 from lmlang.grammar.charset import LAST
 from lmlang.grammar.language import Language
 from lmlang.grammar.machine import GONE, NEVER, Edges
+from lmlang.grammar.machines import Texts
 from lmlang.grammar.spelling import (
     ESCAPES,
     FREE_ESCAPES,
@@ -41,6 +42,8 @@ TRIED = 32
 """States of a language that are looked at when its table is made."""
 MANY = 16
 """Edges of a state from which on they are looked up by letter."""
+MAX_RESTS = 64
+"""Texts that are written out."""
 MAX_ROWS = 16_384
 """Rows that are kept of one table; a row is a kilobyte."""
 
@@ -111,6 +114,24 @@ class TextTable:
         """One entry of a row."""
         with self._lock:
             return int(self._kept(state)[byte])
+
+    def run(self, state: int, data: bytes, at: int) -> tuple[int, int]:
+        """The state behind bytes that stay inside, from a place on, and the place behind them."""
+        with self._lock:
+            while at < len(data):
+                onward = int(self._kept(state)[data[at]])
+                if onward < 0:
+                    break
+                state, at = onward, at + 1
+        return state, at
+
+    def rests(self, state: int) -> list[bytes] | None:
+        """All texts that lead from a state to the end, where these are known to be few."""
+        key, kind = self._keys[state], self._machine.kind
+        if self._free or len(key) > 1 or not isinstance(kind, Texts):
+            return None
+        rests = kind.rests(self._machine.key(key[0]), MAX_RESTS)
+        return None if rests is None else [self._spelled(rest) for rest in rests]
 
     def following(self, state: int) -> bytes:
         """The bytes that are not `DEAD`, in ascending order."""

@@ -43,6 +43,14 @@ class Words:
         """The bytes that do something."""
         return self.rest[:1]
 
+    def runs(self, context: Context) -> tuple[bytes, ...] | None:
+        """The rest of it."""
+        return (self.rest,)
+
+    def run(self, data: bytes, at: int) -> tuple[Words, int]:
+        """Byte by byte."""
+        return self, at
+
     def begins(self, context: Context) -> Start | None:
         """Nothing begins inside of a word."""
         return None
@@ -97,6 +105,24 @@ class Strings:
             sorted({b for _, table, state in self.readings for b in table.following(state)})
         )
 
+    def runs(self, context: Context) -> tuple[bytes, ...] | None:
+        """The rests of what it may be, where these are few."""
+        found = set[bytes]()
+        for _, table, state in self.readings:
+            rests = table.rests(state)
+            if rests is None:
+                return None
+            found.update(rest + b'"' for rest in rests)
+        return tuple(sorted(found))
+
+    def run(self, data: bytes, at: int) -> tuple[Strings, int]:
+        """Up to what ends it, where there is one table."""
+        if len(self.readings) > 1:
+            return self, at
+        goal, table, state = self.readings[0]
+        onward, end = table.run(state, data, at)
+        return (self if end == at else Strings(((goal, table, onward),))), end
+
     def begins(self, context: Context) -> Start | None:
         """Nothing begins inside of a string."""
         return None
@@ -140,6 +166,14 @@ class Numerals:
     def following(self, context: Context) -> bytes:
         """The bytes that go on with the number."""
         return bytes(sorted({b for _, begun in self.readings for b in begun.following()}))
+
+    def runs(self, context: Context) -> tuple[bytes, ...] | None:
+        """Numbers end in many ways."""
+        return None
+
+    def run(self, data: bytes, at: int) -> tuple[Numerals, int]:
+        """Byte by byte."""
+        return self, at
 
     def begins(self, context: Context) -> Start | None:
         """Nothing begins inside of a number."""
@@ -232,6 +266,18 @@ class Plans:
             found.update([BRACE] if objects else [])
             found.update(*(number.following() for number in numbers))
         return bytes(sorted(found))
+
+    def runs(self, start: Start) -> tuple[bytes, ...]:
+        """All that a value may begin with, words as a whole."""
+        found = set[bytes]()
+        for goal in start.goals:
+            words, strings, numbers, arrays, objects = self.kinds(goal, start.canonical)
+            found.update(words)
+            found.update([b'"'] if strings else [])
+            found.update([b"["] if arrays else [])
+            found.update([b"{"] if objects else [])
+            found.update(bytes((byte,)) for number in numbers for byte in number.following())
+        return tuple(sorted(found))
 
     def finish(self, start: Start) -> tuple[bytes, Goals]:
         """The shortest text of a value, and what it is of."""

@@ -74,6 +74,14 @@ class Items:
         found = {b for b in tried if any(not move.again for move in self.push(b, context))}
         return bytes(sorted(found))
 
+    def runs(self, context: Context) -> tuple[bytes, ...] | None:
+        """Where an item may begin there are many."""
+        return (self.rest,) if self.rest and self.written is None else None
+
+    def run(self, data: bytes, at: int) -> tuple[Items, int]:
+        """Byte by byte."""
+        return self, at
+
     def begins(self, context: Context) -> Start | None:
         """The item that begins with the next byte, if one may."""
         if self.phase is not Phase.OPEN or context.layout.indent:

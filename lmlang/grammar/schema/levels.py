@@ -15,6 +15,10 @@ MAX_KEPT = 100_000
 """Levels of one schema whose ways are kept."""
 
 
+_UNKNOWN = (b"",)
+"""Runs of a level that nobody has asked for."""
+
+
 class Way(NamedTuple):
     """What a byte does to a level (see `Move`)."""
 
@@ -36,8 +40,8 @@ class Level:
     """
 
     __slots__ = (
-        "_finish", "_following", "_levels", "_resumed", "_ways", "ended", "frame", "needs_item",
-        "rivals", "unique",
+        "_contents", "_finish", "_following", "_levels", "_resumed", "_runs", "_ways", "ended",
+        "frame", "needs_item", "rivals", "unique",
     )  # fmt: skip
 
     def __init__(self, frame: Frame | Start, levels: Levels) -> None:
@@ -47,22 +51,37 @@ class Level:
         self.needs_item = self.unique and isinstance(frame, Items) and frame.phase is Phase.BEFORE
         self.ended: Goals = () if isinstance(frame, Start) else frame.ended()
         self.rivals: Texts | None = None
-        self._ways: dict[int, tuple[Way, ...]] = {}
+        self._ways: dict[int | bytes, tuple[Way, ...]] = {}
         self._resumed: dict[tuple[Goals, bytes | None], Level] = {}
         self._finish: tuple[bytes, Goals] | None = None
         self._following: bytes | None = None
+        self._contents: tuple[Content, ...] | None = None
+        self._runs: tuple[bytes, ...] | None = _UNKNOWN
 
     @property
     def goals(self) -> Goals:
         """What the value may still turn out to be."""
         return self.frame.goals
 
-    def push(self, byte: int) -> tuple[Way, ...]:
-        """What one more byte does; nothing where it is not possible."""
+    def push(self, byte: int | bytes) -> tuple[Way, ...]:
+        """What one more byte does, or one of its runs; nothing where it is not possible."""
         found = self._ways.get(byte)
         if found is None:
             found = self._ways[byte] = self._levels.push(self.frame, byte)
         return found
+
+    def runs(self) -> tuple[bytes, ...] | None:
+        """All that comes next (see `automaton.Swift`); None: not known."""
+        if self._runs is _UNKNOWN:
+            self._runs = self._levels.runs(self.frame)
+        return self._runs
+
+    def run(self, data: bytes, at: int) -> tuple[Level, int]:
+        """The level behind some of the bytes from a place on, and the place behind these."""
+        if isinstance(self.frame, Start):
+            return self, at
+        frame, end = self.frame.run(data, at)
+        return (self if end == at else self._levels.of(frame)), end
 
     def resume(self, goals: Goals, text: bytes | None) -> Level:
         """The level behind a value inside that is of some goals.
@@ -81,7 +100,11 @@ class Level:
     def following(self) -> bytes:
         """The bytes that do something, but for those that end a number."""
         if self._following is None:
-            self._following = self._levels.following(self.frame)
+            runs = self.runs()
+            if runs is None:
+                self._following = self._levels.following(self.frame)
+            else:
+                self._following = bytes(sorted({run[0] for run in runs}))
         return self._following
 
     def finish(self) -> tuple[bytes, Goals]:
@@ -92,7 +115,9 @@ class Level:
 
     def contents(self) -> tuple[Content, ...]:
         """Tables for the bytes that come next (see `automaton.Rules`)."""
-        return () if isinstance(self.frame, Start) else self.frame.contents()
+        if self._contents is None:
+            self._contents = () if isinstance(self.frame, Start) else self.frame.contents()
+        return self._contents
 
     def forget(self) -> None:
         """Drop the levels that it leads to."""
@@ -130,13 +155,32 @@ class Levels:
             found = self._levels.setdefault(frame, Level(frame, self))
         return found
 
-    def push(self, frame: Frame | Start, byte: int) -> tuple[Way, ...]:
-        """What a byte does to a frame, in levels."""
+    def push(self, frame: Frame | Start, byte: int | bytes) -> tuple[Way, ...]:
+        """What a byte does to a frame, in levels; or a run."""
+        if isinstance(byte, bytes):
+            run, at, byte = byte, 0, byte[-1]
+            while at < len(run) - 1:
+                if not isinstance(frame, Start):
+                    frame, end = frame.run(run, at)
+                    if end > at:
+                        at = end
+                        continue
+                ((onward, inner, _, _),) = self._moves(frame, run[at])
+                assert onward is not None, "no value ends inside of a run"
+                assert inner is None, "no value begins inside of a run"
+                frame, at = onward, at + 1
+        return tuple(map(self._way, self._moves(frame, byte)))
+
+    def _moves(self, frame: Frame | Start, byte: int) -> tuple[Move, ...]:
         if isinstance(frame, Start):
-            moves = self._plans.push(frame, byte)
-        else:
-            moves = frame.push(byte, self._context)
-        return tuple(map(self._way, moves))
+            return self._plans.push(frame, byte)
+        return frame.push(byte, self._context)
+
+    def runs(self, frame: Frame | Start) -> tuple[bytes, ...] | None:
+        """All that comes next in a frame; None: not known."""
+        if isinstance(frame, Start):
+            return self._plans.runs(frame)
+        return frame.runs(self._context)
 
     def following(self, frame: Frame | Start) -> bytes:
         """The bytes that do something to a frame."""

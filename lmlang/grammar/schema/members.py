@@ -13,6 +13,7 @@ from lmlang.grammar.schema.keys import beginning, count
 from lmlang.grammar.schema.moves import Context, Goals, Move, Phase, Start, ended
 from lmlang.grammar.schema.object_plan import ObjectPlan, Spot
 from lmlang.grammar.schema.shapes import Node
+from lmlang.grammar.schema.style import Layout
 from lmlang.grammar.tables import Spelling, TextTable, spelled
 
 COMMA, CLOSE, QUOTE = ord(","), ord("}"), ord('"')
@@ -82,6 +83,22 @@ class Members:
             return self.rest[:1]
         tried = {COMMA, CLOSE, QUOTE, *context.layout.closing(self.depth)[:1]}
         return bytes(sorted(b for b in tried if self.push(b, context)))
+
+    def runs(self, context: Context) -> tuple[bytes, ...] | None:
+        """A bracket, and up to the quote of a key."""
+        if self.rest:
+            return (self.rest,)
+        layout, first, found = context.layout, self.phase is Phase.OPEN, list[bytes]()
+        if any(r.plan.may_go_on(r.spot) for r in self.readings):
+            before = layout.opening(self.depth) if first else layout.between(self.depth)
+            found.append(before + b'"')
+        if any(r.plan.may_end(r.spot) for r in self.readings):
+            found.append(layout.ending((), first, self.depth, b"}"))
+        return tuple(sorted(found))
+
+    def run(self, data: bytes, at: int) -> tuple[Members, int]:
+        """Byte by byte."""
+        return self, at
 
     def begins(self, context: Context) -> Start | None:
         """No value begins without a key."""
@@ -218,18 +235,21 @@ class Key:
                 colon = context.layout.colon
                 members = Members(complete, Phase.COLON, colon, self.depth, self.canonical)
                 return (Move(members),)
-        typed = self.typed + bytes((byte,))
+        onward = self._onward(bytes((byte,)))
+        return () if onward is None else (Move(onward),)
+
+    def _onward(self, more: bytes) -> Key | None:
+        """The key with some bytes more, as long as it does not end; None where it cannot go on."""
+        typed = self.typed + more
         onward = []
         for goal, plan, spot, named, cells in self.readings:
             if named:
                 named = count(plan.keys(spot), typed) > 0
             if cells:
-                cells = tuple(self._within(plan, spot, cells, typed))
+                cells = tuple(self._within(plan, spot, cells, typed, more))
             if named or cells:
                 onward.append(KeyReading(goal, plan, spot, named, cells))
-        if not onward:
-            return ()
-        return (Move(Key(tuple(onward), typed, self.depth, self.canonical)),)
+        return Key(tuple(onward), typed, self.depth, self.canonical) if onward else None
 
     def following(self, context: Context) -> bytes:
         """The bytes that do something."""
@@ -245,6 +265,38 @@ class Key:
             unsure |= taken
         found.update(byte for byte in unsure - found if self.push(byte, context))
         return bytes(sorted(found))
+
+    def runs(self, context: Context) -> tuple[bytes, ...] | None:
+        """The rests of names, if it must be one."""
+        if any(reading.cells for reading in self.readings):
+            return None
+        size, end = len(self.typed), b'"' + context.layout.colon
+        rests = {
+            key[size:] + end
+            for _, plan, spot, _, _ in self.readings
+            for key in beginning(plan.keys(spot), self.typed)
+        }
+        return tuple(sorted(rests))
+
+    def run(self, data: bytes, at: int) -> tuple[Key, int]:
+        """Up to a quote, which may end it."""
+        end = data.find(QUOTE, at)
+        end = len(data) if end < 0 else end
+        onward = self._onward(data[at:end]) if end > at else None
+        return (self, at) if onward is None else (onward, end)
+
+    def same(self, layout: Layout) -> int:
+        """How many bytes do the same behind all keys that are no names, unless they are `known`.
+
+        Whether the next key may end depends on this one, if it is also none of the names.
+        """
+        if len(self.readings) > 1 or len(self.readings[0].cells) != 1:
+            return 0
+        _, plan, spot, _, ((number, _, _),) = self.readings[0]
+        if not plan.are_alike(number, spot):
+            return 0
+        value, quotes = 1, 2
+        return len(layout.colon + layout.between(self.depth)) + value + quotes - 1
 
     def begins(self, context: Context) -> Start | None:
         """No value begins inside of a key."""
@@ -308,12 +360,21 @@ class Key:
         spot: Spot,
         cells: tuple[tuple[int, TextTable, int], ...],
         typed: bytes,
+        more: bytes,
     ) -> Iterator[tuple[int, TextTable, int]]:
-        """The cells that have a key which begins so and has not been written."""
+        """The cells that have a key which begins so and has not been written.
+
+        Args:
+            plan: Of the object.
+            spot: Where in it.
+            cells: Those that have a key without the last bytes.
+            typed: How it begins.
+            more: The last bytes of that.
+        """
         rivals = self._rivals(plan, spot, typed)
         for number, table, state in cells:
-            onward = table.push(state, typed[-1])
-            if onward >= 0 and can_leave(table, onward, rivals):
+            onward, end = table.run(state, more, 0)
+            if end == len(more) and can_leave(table, onward, rivals):
                 yield number, table, onward
 
     def _rivals(self, plan: ObjectPlan, spot: Spot, typed: bytes) -> tuple[bytes, ...]:

@@ -60,6 +60,18 @@ class Frame(Protocol):
     def following(self, context: Context) -> bytes:
         """The bytes that do something, but for those that end a number."""
 
+    def runs(self, context: Context) -> tuple[bytes, ...] | None:
+        """All that comes next, in ascending order (see `automaton.Swift`); None: not known.
+
+        No value begins or ends inside of a run.
+        """
+
+    def run(self, data: bytes, at: int) -> tuple[Frame, int]:
+        """The frame behind some of the bytes from a place on, and the place behind these.
+
+        It may be as if none of them had come; no value begins or ends with one of them.
+        """
+
     def begins(self, context: Context) -> Start | None:
         """The value inside that begins with the next byte, if one may."""
 

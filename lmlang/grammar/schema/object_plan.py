@@ -181,6 +181,11 @@ class ObjectPlan:
             if key is not None and self.values(self.behind(spot, key), cell.node, cell.meets):
                 yield number
 
+    def are_alike(self, number: int, spot: Spot) -> bool:
+        """Whether behind any key of a cell the same may come, but for that key."""
+        enough = self.cells[number].size == MANY > len(spot.written) + 1
+        return self.simple and not self.ordered and enough
+
     def behind(self, spot: Spot, key: bytes) -> Spot:
         """Behind a key that is no name."""
         written = frozenset((key,)) if self.ordered else spot.written | {key}

@@ -113,6 +113,14 @@ class End(NamedTuple):
         """Nothing comes."""
         return b""
 
+    def runs(self, context: Context) -> tuple[bytes, ...] | None:
+        """Nothing comes."""
+        return ()
+
+    def run(self, data: bytes, at: int) -> tuple[End, int]:
+        """Nothing comes."""
+        return self, at
+
     def begins(self, context: Context) -> Start | None:
         """Nothing comes."""
         return None

@@ -10,6 +10,7 @@ its value ends. The stack is as deep as the output; there is no limit but that o
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 
 from lmlang.grammar.automaton import Content, Leaving
@@ -40,7 +41,8 @@ class SchemaRules:
 
     def __init__(self, graph: Graph, style: Style) -> None:
         self._graph = graph
-        context = Context(Layout.of(style), graph.shortest)
+        self._layout = Layout.of(style)
+        context = Context(self._layout, graph.shortest)
         self._levels = Levels(Plans(graph, context), context, Start((graph.root,), 0, False))
         self._places: dict[tuple[Place | None, Level, tuple[Begun, ...]], Place] = {}
         self._end = self._place(None, self._levels.of(End()), ())
@@ -63,6 +65,40 @@ class SchemaRules:
         if len(found) == 1:
             return found[0]
         return Fork(found) if found else None
+
+    def runs(self, key: Where) -> tuple[bytes, ...] | None:
+        """All that may come next (see `automaton.Swift`)."""
+        if not isinstance(key, Place) or key.begun or key.level.unique:
+            return None
+        return key.level.runs() if not key.level.ended else None
+
+    def run(self, key: Where, data: bytes) -> Where | None:
+        """The key behind some bytes; None where no output goes on so."""
+        at, onward = 0, key
+        while at < len(data):
+            if isinstance(onward, Place) and not onward.begun and not onward.level.unique:
+                runs = onward.level.runs()
+                if runs:
+                    run = runs[bisect_right(runs, data[at:]) - 1]
+                    if len(run) > 1 and data.startswith(run, at):
+                        (onward,) = self._step(onward, run)
+                        at += len(run)
+                        continue
+                level, end = onward.level.run(data, at)
+                if end > at:
+                    onward, at = self._place(onward.outer, level, ()), end
+                    continue
+            found = self.push(onward, data[at])
+            if found is None:
+                return None
+            onward, at = found, at + 1
+        return onward
+
+    def same(self, key: Where) -> int:
+        """Up to where the next key could end, which must be another one."""
+        if not isinstance(key, Place) or key.begun or not isinstance(key.level.frame, Key):
+            return 0
+        return key.level.frame.same(self._layout)
 
     def following(self, key: Where) -> bytes:
         """The bytes for which `push` gives a key, in ascending order."""
@@ -99,6 +135,8 @@ class SchemaRules:
 
     def contents(self, key: Where) -> tuple[Content, ...]:
         """Tables for the bytes that come next (see `automaton.Rules`)."""
+        if isinstance(key, Place) and not key.begun:
+            return key.level.contents()
         found = dict[Content, None]()
         for place in _all(key):
             tables = place.level.contents()
@@ -169,8 +207,11 @@ class SchemaRules:
             found = self._places.setdefault((outer, level, begun), Place(outer, level, begun))
         return found
 
-    def _step(self, place: Place, byte: int) -> tuple[Place, ...]:
-        """The places behind a byte, whether items can still differ there or not."""
+    def _step(self, place: Place, byte: int | bytes) -> tuple[Place, ...]:
+        """The places behind a byte, whether items can still differ there or not.
+
+        Or behind a run of the level, where no items must differ.
+        """
         outer, level, begun = place.outer, place.level, place.begun
         while True:
             ways = level.push(byte)
@@ -188,6 +229,7 @@ class SchemaRules:
                 level = inner
                 continue
             if begun:
+                assert isinstance(byte, int), "runs are for where no items must differ"
                 begun = tuple(item.on(byte) for item in begun)
             if onward is None:
                 if outer is None:
