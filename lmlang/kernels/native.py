@@ -193,7 +193,7 @@ def _loaded() -> tuple[ctypes.CDLL | None, str]:
     found.lm_instructions.restype = ctypes.c_char_p
     found.lm_set_parallel.argtypes = [ctypes.c_void_p]
     found.lm_set_parallel.restype = None
-    found.lm_attend_space.argtypes = [ctypes.c_int32] * 6
+    found.lm_attend_space.argtypes = [ctypes.POINTER(Attention)]
     found.lm_attend_space.restype = ctypes.c_int64
     found.lm_attend.argtypes = [ctypes.POINTER(Attention)]
     found.lm_multiply.argtypes = [ctypes.POINTER(Product)]

@@ -15,6 +15,9 @@
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "lmlang.h"
 #include "machine.h"
@@ -24,7 +27,7 @@
 #define SPAN_TILES (SPAN / TILE)
 #define UNIT_ROWS 96    /* queries of a kv head in one unit */
 #define FEW_ROWS 16     /* up to so many, a unit has all kv heads: then slots are read in one go */
-#define FEW 4           /* queries up to which values are used where they lie */
+#define FEW 4           /* queries up to which keys and values are used where they lie */
 #define MAX_LANES 16
 #define LOADING 6       /* loading a tile of keys and values costs as much as so many queries */
 #define LEAST_SHARE 256 /* cost of a share that is worth a thread: about 20 us */
@@ -60,7 +63,7 @@ typedef struct {
 
 static inline int lm_filled(int size) { return (size + MAX_LANES - 1) / MAX_LANES * MAX_LANES; }
 
-static inline float lm_exp2(float x) { return exp2f(x); }
+static inline int lm_fours(int size) { return (size + 3) / 4 * 4; }
 
 static inline float lm_scale(const lm_attention *a, const void *scales, int64_t slot, int head) {
     int64_t at = slot * a->kv_heads + head;
@@ -68,10 +71,10 @@ static inline float lm_scale(const lm_attention *a, const void *scales, int64_t 
                                    : ((const float *)scales)[at];
 }
 
-/* State number i of those that `spans` has room for. */
-static inline state lm_span_state(const room *r, int64_t i, int64_t states, int filled) {
-    float *at = r->spans + i * states * (filled + 1);
-    return (state){at, at + states * filled};
+/* Number i of the states that `spans` has room for; there is room for whole vectors of lse. */
+static inline state lm_span_state(const room *r, int64_t i, int states, int filled) {
+    float *at = r->spans + i * lm_filled(states) * (filled + 1);
+    return (state){at, at + (int64_t)lm_filled(states) * filled};
 }
 
 /* Of the last span, which comes first. */
@@ -158,9 +161,9 @@ static state states_taken(float *space, int64_t *used, int64_t rows, int filled)
 /* Lays a share's room out, for units of so many spans; returns how many numbers it takes. */
 static int64_t lay_out(room *r, float *space, int heads, int kv_heads, int key_dim, int value_dim,
                        int64_t spans) {
-    int64_t rows = max_rows(heads, kv_heads), filled = lm_filled(value_dim), used = 0;
-    r->queries = taken(space, &used, rows * key_dim);
-    r->keys = taken(space, &used, (int64_t)key_dim * TILE);
+    int64_t rows = lm_filled(max_rows(heads, kv_heads)), filled = lm_filled(value_dim), used = 0;
+    r->queries = taken(space, &used, rows * lm_fours(key_dim));
+    r->keys = taken(space, &used, (int64_t)lm_fours(key_dim) * TILE);
     r->values = taken(space, &used, TILE * filled);
     r->scores = taken(space, &used, rows * TILE);
     r->largest = taken(space, &used, rows);
@@ -173,13 +176,18 @@ static int64_t lay_out(room *r, float *space, int heads, int kv_heads, int key_d
 
 int lm_attend_span(void) { return SPAN; }
 
-int64_t lm_attend_space(int32_t heads, int32_t kv_heads, int32_t key_dim, int32_t value_dim,
-                        int32_t threads, int32_t longest) {
+int64_t lm_attend_room(int heads, int kv_heads, int key_dim, int value_dim, int threads,
+                       int longest) {
     room r;
     /* A unit that is cut has its last span with the thread that begins it. */
     int64_t spans = threads > 1 ? longest / SPAN : 0;
     /* MAX_LANES more: it begins at a whole line of the cache. */
     return threads * lay_out(&r, NULL, heads, kv_heads, key_dim, value_dim, spans) + MAX_LANES;
+}
+
+int64_t lm_attend_space(const lm_attention *a) {
+    int longest = lm_longest(a->table_starts, a->rows, 0);
+    return lm_attend_room(a->heads, a->kv_heads, a->key_dim, a->value_dim, a->threads, longest);
 }
 
 typedef struct {
@@ -291,8 +299,8 @@ int lm_attend(const lm_attention *a) {
     int64_t most = w.cost / LEAST_SHARE;
     w.shares = (int)(most < 1 ? 1 : most < a->threads ? most : a->threads);
     w.spans = w.shares > 1 ? longest / SPAN : 0;
-    if (a->space_size < lm_attend_space(a->heads, a->kv_heads, a->key_dim, a->value_dim, w.shares,
-                                        longest))
+    if (a->space_size < lm_attend_room(a->heads, a->kv_heads, a->key_dim, a->value_dim, w.shares,
+                                       longest))
         return LM_NO_SPACE;
     lm_parallel(do_share, &w, w.shares);
     if (!w.fault && w.shares > 1) join(&w);

@@ -76,9 +76,6 @@ def _attend(
         out = torch.empty((tokens, heads, value_dim), dtype=q.dtype)
         into = out, torch.empty((tokens, heads), dtype=torch.float32)
     out, lse = into
-    sizes = heads, kv_heads, key_dim, value_dim, threads
-    longest = int(table_starts.diff().max()) if len(table_starts) > 1 else 0
-    space = native.workspace(library.lm_attend_space(*sizes, max(longest, 0)))
     k_scale, v_scale = kv.k_scale, kv.v_scale
     for scales in (k_scale, v_scale):
         if scales is not None and not scales.is_contiguous():
@@ -95,8 +92,8 @@ def _attend(
         table_starts.data_ptr(),
         out.data_ptr(),
         lse.data_ptr(),
-        space.data_ptr(),
-        len(space),
+        None,
+        0,
         *q.stride()[:2],
         *kv.k.stride()[:2],
         *kv.v.stride()[:2],
@@ -119,5 +116,7 @@ def _attend(
         softcap,
         threads,
     )
+    space = native.workspace(library.lm_attend_space(ctypes.byref(arguments)))
+    arguments.space, arguments.space_size = space.data_ptr(), len(space)
     native.check_fault(library.lm_attend(ctypes.byref(arguments)))
     return out, lse

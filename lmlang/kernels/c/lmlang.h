@@ -145,9 +145,8 @@ LM_API void lm_set_parallel(void *gomp_parallel);
    calls that follow one another with nothing of OpenMP's in between: see pool.c. */
 LM_API void lm_own_threads(int on);
 
-/* Numbers of float32 that lm_attend needs in `space` for these sizes, and rows of so many slots. */
-LM_API int64_t lm_attend_space(int32_t heads, int32_t kv_heads, int32_t key_dim,
-                               int32_t value_dim, int32_t threads, int32_t longest);
+/* Numbers of float32 that lm_attend needs in `space`, of which alone these arguments say nothing. */
+LM_API int64_t lm_attend_space(const lm_attention *a);
 /* Slots from one place where a row's keys may be cut to the next. */
 LM_API int lm_attend_span(void);
 LM_API int lm_attend(const lm_attention *a);

@@ -26,6 +26,17 @@ void lm_parallel(void (*fn)(void *, int), void *argument, int shares);
 /* Calls fn(job, first, last) for all rows first .. last-1 of 0 .. rows-1, in so many shares. */
 void lm_share_rows(void (*fn)(const void *, int, int), const void *job, int rows, int shares);
 
+/* Numbers of float32 that lm_attend needs for these sizes, and rows of at most so many slots. */
+int64_t lm_attend_room(int heads, int kv_heads, int key_dim, int value_dim, int threads,
+                       int longest);
+
+/* The largest distance of two neighbours of `rows` + 1 starts, or `longest` if that is larger. */
+static inline int lm_longest(const int32_t *starts, int rows, int longest) {
+    for (int i = 0; i < rows; i++)
+        if (starts[i + 1] - starts[i] > longest) longest = starts[i + 1] - starts[i];
+    return longest;
+}
+
 /* Caps numbers of dense rows in place: x = cap * tanh(x / cap). */
 void lm_cap(float *x, int rows, int size, float cap, int threads);
 

@@ -29,21 +29,15 @@ static float *take(char *space, int64_t *at, int64_t count) {
     return found;
 }
 
-static int longest_row(const int32_t *starts, int rows, int longest) {
-    for (int i = 0; i < rows; i++)
-        if (starts[i + 1] - starts[i] > longest) longest = starts[i + 1] - starts[i];
-    return longest;
-}
-
 /* Slots of the longest of all rows, in layers of any window. */
 static int longest_of(const lm_model *m, const lm_step *s) {
     int longest = 0;
     for (int i = 0; i < m->windows; i++) {
         const lm_step_parts *parts = s->parts + i;
         for (int j = 0; j < parts->row_count; j++)
-            longest = longest_row(parts->rows[j].table_starts, parts->rows[j].rows, longest);
+            longest = lm_longest(parts->rows[j].table_starts, parts->rows[j].rows, longest);
         for (int j = 0; j < parts->level_count; j++)
-            longest = longest_row(parts->levels[j].table_starts, parts->levels[j].groups, longest);
+            longest = lm_longest(parts->levels[j].table_starts, parts->levels[j].groups, longest);
     }
     return longest;
 }
@@ -62,8 +56,8 @@ static room lay_out(const lm_model *m, const lm_step *s, char *space) {
     r.gate_up = take(space, &at, 2 * tokens * m->intermediate);
     r.gated = take(space, &at, tokens * m->intermediate);
     r.rows = take(space, &at, wanted * m->hidden);
-    r.attend_size = lm_attend_space(m->heads, m->kv_heads, m->head_dim, m->head_dim, s->threads,
-                                    longest_of(m, s));
+    r.attend_size = lm_attend_room(m->heads, m->kv_heads, m->head_dim, m->head_dim, s->threads,
+                                   longest_of(m, s));
     r.attend = take(space, &at, r.attend_size);
     int64_t widest = larger(larger(m->hidden, query), m->intermediate);
     r.multiply_size = lm_multiply_space((int32_t)larger(tokens, wanted), (int32_t)widest);

@@ -91,12 +91,27 @@ INLINE vf N(sums)(vf x[LANES]) {
     return x[0];
 }
 
+/* The largest of the lanes of LANES vectors, one a lane. */
+INLINE vf N(largests)(vf x[LANES]) {
+    for (int i = 0; i < LANES; i += 4) {
+        vf a = N(larger)(SHUFFLED(x[i], x[i + 1], LOW1, 0), SHUFFLED(x[i], x[i + 1], HIGH1, 0));
+        vf b = N(larger)(SHUFFLED(x[i + 2], x[i + 3], LOW1, 0), SHUFFLED(x[i + 2], x[i + 3], HIGH1, 0));
+        x[i / 4] = N(larger)(SHUFFLED(a, b, LOW2, 0), SHUFFLED(a, b, HIGH2, 0));
+    }
+#if LANES >= 8
+    for (int n = LANES / 4; n > 1; n /= 2)
+        for (int i = 0; i < n; i += 2)
+            x[i / 2] = N(larger)(SHUFFLED(x[i], x[i + 1], GROUPS, 0), SHUFFLED(x[i], x[i + 1], GROUPS, 1));
+#endif
+    return x[0];
+}
+
 INLINE vi N(more)(vi a, vi b) {
     vi more = a > b;
     return (a & more) | (b & ~more);
 }
 
-/* The largest of the lanes of LANES vectors, one a lane. */
+/* The same of whole numbers. */
 INLINE vi N(maxima)(vi x[LANES]) {
     for (int i = 0; i < LANES; i += 4) {
         vi a = N(more)(SHUFFLED(x[i], x[i + 1], LOW1, 0), SHUFFLED(x[i], x[i + 1], HIGH1, 0));
@@ -131,21 +146,27 @@ INLINE vf N(exp2)(vf x) {
     return (vf)(((vi)p + exponent) & normal);
 }
 
+/* log2 of normal numbers above 0, to about a float's last bit: x is m 2^e with m around 1, and
+   log2(m) a series in (m - 1) / (m + 1). NaN stays what it is. */
+INLINE vf N(log2)(vf x) {
+    vi exponent = ((vi)x - 0x3f3504f3) >> 23; /* the bits of the root of 1/2 */
+    vf m = (vf)((vi)x - (exponent << 23)), t = (m - 1.0f) / (m + 1.0f), square = t * t;
+    vf p = square * 0.32059889f + 0.41219858f;
+    p = p * square + 0.57707802f;
+    p = p * square + 0.96179669f;
+    p = p * square + 2.88539008f;
+    return __builtin_convertvector(exponent, vf) + p * t + (x - x);
+}
+
 /* tanh by exp2: right to a few float32 steps of 1, not of the result. */
 INLINE vf N(tanh)(vf x) {
     return 1.0f - 2.0f / (N(exp2)(x * 2.8853900817779268f) + 1.0f);
 }
 
 /* LANES numbers of a type as float32. */
-INLINE vf N(load_bf16)(const void *p) {
-    N(vh) x;
-    __builtin_memcpy(&x, p, sizeof x);
-    return (vf)(__builtin_convertvector(x, vu) << 16);
-}
+INLINE vf N(from_bf16)(N(vh) x) { return (vf)(__builtin_convertvector(x, vu) << 16); }
 
-INLINE vf N(load_f16)(const void *p) {
-    N(vh) x;
-    __builtin_memcpy(&x, p, sizeof x);
+INLINE vf N(from_f16)(N(vh) x) {
     vu wide = __builtin_convertvector(x, vu);
     vu sign = (wide & 0x8000u) << 16;
     /* With the exponent where a float32's is, all but the bias of 2^112 is there: subnormals too. */
@@ -154,10 +175,26 @@ INLINE vf N(load_f16)(const void *p) {
     return (vf)((vu)scaled | sign | ((vu)special & 0x7f800000u));
 }
 
+INLINE vf N(from_i8)(N(vb) x) {
+    return __builtin_convertvector(__builtin_convertvector(x, vi), vf);
+}
+
+INLINE vf N(load_bf16)(const void *p) {
+    N(vh) x;
+    __builtin_memcpy(&x, p, sizeof x);
+    return N(from_bf16)(x);
+}
+
+INLINE vf N(load_f16)(const void *p) {
+    N(vh) x;
+    __builtin_memcpy(&x, p, sizeof x);
+    return N(from_f16)(x);
+}
+
 INLINE vf N(load_i8)(const void *p) {
     N(vb) x;
     __builtin_memcpy(&x, p, sizeof x);
-    return __builtin_convertvector(__builtin_convertvector(x, vi), vf);
+    return N(from_i8)(x);
 }
 
 INLINE vf N(load_as)(const void *p, int type) {
