@@ -218,14 +218,23 @@ def test_growth_tells_what_more_work_costs(model: Path) -> None:
 
 def test_subjects_in_processes_of_their_own_are_compared(model: Path) -> None:
     command = [sys.executable, str(BENCHMARKS / "peers" / "compare.py"), "--small", "--repeat", "2"]
-    command += ["--model", str(model), "--only", "fork", "--subjects", "lmlang"]
+    command += ["--model", str(model), "--only", "fork", "typed", "decode 8", "select"]
+    command += ["--subjects", "lmlang", "lmlang float32", "int8 products alone"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     value = json.loads(done.stdout.splitlines()[-1])
     assert value["missing"] == {}
-    (found,) = value["results"]["fork"].values()
-    assert (found["same"], found["of"], len(found["seconds"])) == (2, 2, 2)
-    assert found["counters"]["steps"] > 2
+    assert list(value["results"]) == ["fork", "typed", "decode 8"]
+    for found in value["results"]["fork"].values():
+        assert (found["same"], found["of"], len(found["seconds"])) == (2, 2, 2)
+        assert found["counters"]["steps"] > 2
+    for found in value["results"]["typed"].values():
+        assert (found["valid"], found["of"]) == (2, 2)
+    assert value["steps"]["decode 8"] == 4
+    assert list(value["results"]["decode 8"]) == ["lmlang", "lmlang float32", "int8 products alone"]
+    (select,) = value["select"].values()
+    assert select["items"] == 16
+    assert select["beyond"] == 0
 
 
 SUBJECT = """
@@ -322,16 +331,90 @@ def test_what_peers_play_are_the_rows_that_a_program_makes() -> None:
     told = {
         "model": "m", "cores": 2, "threads": 2, "torch": "2", "transformers": "5", "python": "3",
         "repeat": 3, "size": "half", "missing": {"other": "not installed"},
+        "groups": {
+            "lmlang": "ours", "lmlang, fcfs": "without", "products": "floor", "quick": "other",
+            "late": "other", "other": "other",
+        },
+        "steps": {"fork": 0, "typed": 0, "decode 8": 64},
         "results": {
             "fork": {
                 "lmlang": {"seconds": [2.0, 4.0, 3.0], "same": 2, "of": 2},
+                "lmlang, fcfs": {"seconds": [4.5], "same": 2, "of": 2},
                 "quick": {"seconds": [1.5], "same": 0, "of": 2},
                 "late": {"seconds": [], "error": "no answer"},
-            }
+            },
+            "typed": {
+                "lmlang": {"seconds": [1.0], "valid": 20, "of": 20, "right": 3},
+                "quick": {"seconds": [2.0], "valid": 7, "of": 20, "right": 1},
+            },
+            "decode 8": {
+                "lmlang": {"seconds": [0.64], "same": 8, "of": 8},
+                "products": {"seconds": [0.32]},
+            },
         },
+        "select": {
+            "lmlang": {"items": 9, "equal": 8, "beyond": 0, "margins": [0.01], "apart": 0.25}
+        },
+        "start": {"lmlang": {"first": 3.0, "warm": [1.0, 2.0, 1.5]}},
     }  # fmt: skip
     table = page.table(told)
-    assert "| lmlang | 3.00 (2/2) |" in table
-    assert "| late | failed |" in table
-    assert "Not measured: other (not installed)." in table
-    assert "Ahead of lmlang: quick in fork, 2.00 times as fast." in table
+    for line in (
+        "| lmlang | 3.00 (2/2) | 10.0 (8/8) |",
+        "| late | failed |  |",
+        "| products |  | 5.0 |",
+        "lmlang is so many times as fast as the fastest of the others: typed 2.00 (quick).",
+        "Ahead of lmlang: quick in fork, 2.00 times as fast.",
+        "lmlang takes so many times as long as the int8 products alone: decode 8 2.00.",
+        "| quick | 2.00 | 7 | 1 |",
+        "| lmlang, fcfs | 4.50 (× 1.50) |",
+        "| lmlang | 9 | 8 | 0 | 0.010 | 0.250 |",
+        "| lmlang | 3.0 | 1.5 |",
+        "Not measured: other (not installed); late in fork (no answer).",
+    ):
+        assert line in table.splitlines(), line
+    assert "Not in this run: lmlang blocks8; " in table
+
+
+LOGPROBS = st.lists(st.integers(-400, 0).map(lambda n: n / 100), min_size=3, max_size=3)
+
+
+def test_selects_that_differ_from_float32_are_told_with_its_margins() -> None:
+    told = of_peers("agreement").told
+
+    @given(st.lists(st.tuples(LOGPROBS, LOGPROBS), min_size=1, max_size=6))
+    def check(rows: list[tuple[list[float], list[float]]]) -> None:
+        mine, exact = [row for row, _ in rows], [row for _, row in rows]
+        questions = [{"choices": ["a", "b", "c"], "answer": "b"} for _ in rows]
+        found = told([mine], [exact], [{"questions": questions}])
+        turned = [b for a, b in rows if a.index(max(a)) != b.index(max(b))]
+        margins = sorted(max(row) - sorted(row)[1] for row in turned)
+        assert found["items"] == len(rows)
+        assert found["equal"] == len(rows) - len(turned)
+        assert found["margins"] == pytest.approx(margins, abs=1e-4)
+        assert found["beyond"] == sum(margin > 0.0501 for margin in margins)
+        assert found["right"] == sum(row.index(max(row)) == 1 for row in mine)
+
+    check()
+
+
+def test_a_record_counts_where_it_is_json_of_the_schema() -> None:
+    read = of_peers("typed").read
+    record = {"day": "Monday", "meal": "lunch", "place": "at the bar", "dish": "soup"}
+    assert read(json.dumps(record, indent=2) + "\n") == record
+    assert read(json.dumps(record)[:-1]) is None
+    for other in ({"day": "Moonday"}, {"place": "x" * 25}, {"dish": 1}, {"more": "x"}):
+        assert read(json.dumps(record | other)) is None
+    assert read(json.dumps({"day": "Monday"})) is None
+
+
+def test_starts_are_timed_in_processes_of_their_own(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    startup = of_peers("startup")
+    monkeypatch.setattr(startup, "FORMS", {"lmlang": ""})
+    monkeypatch.setattr(startup, "READ", ())
+    (found,) = startup.measured(model, 1, 1).values()
+    assert min(found["first"], *found["warm"]) > 0.1
+    (broken := model.with_name("broken.gguf")).write_bytes(b"GGUF")
+    with pytest.raises(RuntimeError, match="did not start"):
+        startup.measured(broken, 1, 1)

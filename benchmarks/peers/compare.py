@@ -262,6 +262,8 @@ def run(
     for part, (name, work) in works.items():
         kinds = {subject: SUBJECTS[subject].parts for subject in subjects}
         some = {n: subject for n, subject in subjects.items() if not kinds[n] or part in kinds[n]}
+        if not some:
+            continue
         if not given.small:
             measured(name, less(name, work), some, 1, given.limit)
         results = measured(name, work, some, given.repeat, given.limit)

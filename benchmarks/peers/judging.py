@@ -14,13 +14,13 @@ def judged(name: str, work: Any, results: dict[str, dict[str, Any]]) -> None:
     reference = results.get(FLOAT32, results.get(OURS, {})).get("answer")
     for found in results.values():
         answer = found.pop("answer", None)
+        if answer is not None and name == "typed":
+            found |= _typed(work, answer)
+            continue
         if answer is None or reference is None:
             continue
         if name == "choose":
             found |= _choices(work, answer, reference)
-            continue
-        if name == "typed":
-            found |= _typed(work, answer)
             continue
         pairs = [(_plain(a, work), _plain(b, work)) for a, b in zip(answer, reference, strict=True)]
         found["same"] = sum(a == b for a, b in pairs)
