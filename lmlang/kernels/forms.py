@@ -54,7 +54,6 @@ HOMES: dict[Form, dict[str, str]] = {
         "merge_states": "lmlang.kernels.triton.states",
     },
     "c": {
-        "draw": "lmlang.kernels.c.draws",
         "log_normalisers": "lmlang.kernels.c.draws",
         "packed_product": "lmlang.kernels.c.products",
         "rows_of": "lmlang.kernels.c.step",

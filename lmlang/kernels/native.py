@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lmlang.errors import ModelError
 
-VERSION = 4
+VERSION = 5
 """Of the functions and structs of lmlang.h; a library of another is not used."""
 HOME = Path(__file__).parent
 

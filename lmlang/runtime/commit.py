@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
+from itertools import islice
 from math import isnan
 from time import perf_counter
 
@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from lmlang.errors import LMLangError, ModelError, ProgramError
-from lmlang.kernels.sampling import log_normalisers
 from lmlang.protocol import Event, Generation, InputLogprobs, Request, Scores, TopLogprobs
 from lmlang.runtime.batch import LogitRows
 from lmlang.runtime.cache.manager import CacheManager
@@ -69,7 +68,7 @@ class Commit:
             logit_rows: Whose the rows of the logits are.
             logits: float32 [K, V].
         """
-        self._said = Predictions(logits, log_normalisers(logits))
+        self._said = Predictions(logits)
         # Where all that is done with the logits is a draw, they are looked at with its tokens: a
         # device is read from once then.
         if not all(map(_only_draws, logit_rows)):
@@ -89,13 +88,16 @@ class Commit:
             if isinstance(task, PieceTask):
                 self._score(rows, task)
                 continue
-            self._report_inputs(rows, task)
-            self._report_known(rows, task)
+            if task.request.input_logprobs_from is not None:
+                self._report_inputs(rows, task)
+            if task.output.constraint is not None:
+                self._report_known(rows, task)
             if sequence.lease is not None and not sequence.pending:
                 draft = drafts.get(sequence, ())
                 self._counters.drafted_tokens += len(draft)
                 asking = [(rows.end - 1 - len(draft), sequence, task, draft)]
-                for other in self._scheduler.followers(sequence):
+                followers = [] if sequence.generated else self._scheduler.followers(sequence)
+                for other in followers:
                     assert isinstance(other.task, GenerateTask)
                     self.admit(other)
                     asking.append((rows.end - 1, other, other.task, ()))
@@ -107,10 +109,9 @@ class Commit:
         scores, drawings = self._processed(logits, drawings)
         draws = [draw for drawing in drawings for draw in drawing.draws]
         places = [d.row + ahead for d in drawings for ahead in range(len(d.draws))]
-        model = Model(logits, self._said.normalisers, places)
-        drawn = sample(scores, draws, model) if draws else []
+        drawn = iter(sample(scores, draws, Model(self._said, places)) if draws else ())
         for drawing in drawings:
-            own, drawn = drawn[: len(drawing.draws)], drawn[len(drawing.draws) :]
+            own = list(islice(drawn, len(drawing.draws)))
             if any(each.logprob is None or isnan(each.logprob) for each in own):
                 self.fail(drawing.sequence, _not_finite())
             elif drawing.task.output.constraint is not None:
@@ -120,18 +121,17 @@ class Commit:
 
     def _take(self, drawing: Drawing, drawn: list[Drawn]) -> None:
         """A sequence's drawn token, and those behind it as far as its draft was right."""
-        sequence = drawing.sequence
+        sequence, task = drawing.sequence, drawing.task
         for ahead, guess in enumerate((*drawing.draft, None)):
-            if drawing.task.request.params.max_tokens == 0:
-                self._tell(sequence, drawing.task, drawing.task.output.end_here())
+            if task.request.params.max_tokens == 0:
+                self._tell(sequence, task, task.output.end_here())
                 return
-            taken = _standing(drawn[ahead], drawing.task) or drawn[ahead]
+            taken = _standing(drawn[ahead], task) or drawn[ahead]
             token, row = taken.token, drawing.row + ahead
             self._counters.sampled_tokens += 1
             sequence.generated.append(token)
-            said = self._said.about_drawn(row, taken, drawing.task)
-            event = drawing.task.output.accept(taken, said)
-            self._tell(sequence, drawing.task, event)
+            event = task.output.accept(taken, self._said.about_drawn(row, taken, task))
+            self._tell(sequence, task, event)
             if token != guess or sequence.lease is None:
                 return
             self._counters.accepted_tokens += 1
@@ -157,7 +157,7 @@ class Commit:
                 taken = constraint.take(drawn.token)
                 if taken:
                     break
-                draw = replace(draw, barred=draw.barred | {drawn.token})
+                draw = draw._replace(barred=draw.barred | {drawn.token})
                 (drawn,) = sample(scores, [draw])
                 if drawn.token in draw.barred or not constraint.allows(drawn.token):
                     break  # nothing else has a finite logit
@@ -200,10 +200,9 @@ class Commit:
         return (torch.cat([logits, torch.stack(rows)]) if rows else logits), kept
 
     def _report_inputs(self, rows: LogitRows, task: GenerateTask) -> None:
-        """Note the log-probabilities of prompt tokens that these rows predict, if asked for."""
+        """Note the log-probabilities of prompt tokens that these rows predict, as asked for."""
         asked, sequence = task.request.input_logprobs_from, rows.sequence
-        if asked is None or rows.position >= len(sequence.prompt) - 1:
-            return
+        assert asked is not None
         end = min(rows.end, rows.start + len(sequence.prompt) - 1 - rows.position)
         for row in range(rows.start, end):
             target = rows.position + row - rows.start + 1
@@ -218,8 +217,6 @@ class Commit:
         """Note what these rows predict of tokens that are known; tell those that are computed."""
         sequence, output, predicted = rows.sequence, task.output, task.predicted
         prompt = len(sequence.prompt)
-        if output.constraint is None:
-            return
         for row in range(rows.start, rows.end):
             index = rows.position + row - rows.start + 1 - prompt
             if len(output.ids) + len(predicted) <= index < len(sequence.generated):
@@ -248,13 +245,12 @@ class Commit:
             c.prefill_tokens += stem if task.first else 0
             c.recomputed_tokens += 0 if task.first else stem
         else:
-            prompt = max(0, min(end, len(sequence.prompt)) - fresh)
-            constraint = task.output.constraint
-            made = range(max(0, fresh - len(sequence.prompt)), max(0, end - len(sequence.prompt)))
-            forced = 0 if constraint is None else sum(constraint.forced[made.start : made.stop])
-            c.prefill_tokens += prompt
+            prompt, constraint = len(sequence.prompt), task.output.constraint
+            first, last = max(fresh, prompt) - prompt, max(end, prompt) - prompt
+            forced = 0 if constraint is None else sum(constraint.forced[first:last])
+            c.prefill_tokens += max(0, min(end, prompt) - fresh)
             c.forced_tokens += forced
-            c.decode_tokens += len(made) - forced
+            c.decode_tokens += max(0, last - first) - forced
         self._scheduler.runs.serve(sequence.tag.run_id, count)
         if not decoding:
             assert sequence.lease is not None
@@ -356,8 +352,8 @@ def _standing(drawn: Drawn, task: GenerateTask, index: int | None = None) -> Dra
 
     What a model says of a token may differ in its last bits with what else is computed beside it.
     """
-    index = len(task.output.ids) if index is None else index
     resumed = task.request.resumed
+    index = len(task.output.ids) if index is None else index
     if index >= len(resumed) or resumed[index] == drawn.token:
         return None
     return Drawn(resumed[index])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +12,7 @@ from lmlang.runtime.sampler import Draw
 from lmlang.runtime.sequence import GenerateTask, Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(NamedTuple):
     """What is drawn for one sequence.
 
     Args:
@@ -32,7 +31,7 @@ class Drawing:
 
     def from_row(self, row: int) -> Drawing:
         """The same from another row of logits; it has no draft."""
-        return replace(self, draws=[replace(self.draws[0], row=row)])
+        return self._replace(draws=[self.draws[0]._replace(row=row)])
 
 
 def drawing_of(
@@ -52,7 +51,7 @@ def drawing_of(
             request.draw_key,
             len(output.ids) + ahead,
             sequence.prompt,
-            [*sequence.generated, *draft[:ahead]],
+            [*sequence.generated, *draft[:ahead]] if ahead else sequence.generated,
             output.barred(),
             output.allowed(),
             request.probs,

@@ -86,6 +86,7 @@ class OutputStream:
             self._stops = StopMatcher(params.stop, params.stop_regex)
         else:
             self._stops = StopMatcher(params.stop, acts=constraint.is_complete_at)
+        self._searches = bool(params.stop or params.stop_regex)
         self._logprobs: list[float] = []
         self._shown: list[str] = []
         self._top: list[TopLogprobs] = []
@@ -192,6 +193,8 @@ class OutputStream:
 
     def _read(self, text: str) -> tuple[str, str | None]:
         """What of new text may be shown, and the stop that it completes."""
+        if not self._searches:
+            return text, None
         if len(self.ids) <= self._params.min_tokens:
             self._stops.skip(text)
             return text, None

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from lmlang.kernels.bitmask import allowed
+from lmlang.kernels.sampling import log_normalisers
 from lmlang.protocol import TopLogprobs
 from lmlang.runtime.output import Drawn, Prediction
-from lmlang.runtime.sampler import MaskArray, allowed_by
 from lmlang.runtime.sequence import GenerateTask
 
+MaskArray: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int32]]"
 
-@dataclass(frozen=True, slots=True, eq=False)
+
 class Predictions:
     """Rows of logits with what makes probabilities of them.
 
     Args:
         logits: float32 [K, V], the model's own.
-        normalisers: float32 [K], the logarithm of the sum of their exponentials.
     """
 
-    logits: Tensor
-    normalisers: Tensor
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+        self._normalisers: Tensor | None = None
+
+    @property
+    def normalisers(self) -> Tensor:
+        """float32 [K], the logarithm of the sum of their exponentials."""
+        if self._normalisers is None:
+            self._normalisers = log_normalisers(self.logits)
+        return self._normalisers
 
     def logprob(self, row: int, token: int) -> float:
         """The log-probability of one token."""
@@ -42,6 +52,9 @@ class Predictions:
         self, row: int, drawn: Drawn, task: GenerateTask, mask: MaskArray | None = None
     ) -> Prediction:
         """As `about`, of a token that was drawn."""
+        request = task.request
+        if drawn.logprob is not None and not request.top_logprobs and not request.provenance:
+            return Prediction(drawn.logprob)
         return self.about(row, drawn.token, task, mask, drawn.logprob)
 
     def about(
@@ -69,6 +82,8 @@ class Predictions:
         logits = self.logits[row]
         masked = 0.0
         if mask is not None:
-            out = ~allowed_by([mask], logits.shape[-1])[0].to(logits.device)
+            out = ~allowed(torch.from_numpy(np.stack([mask])), logits.shape[-1])[0].to(
+                logits.device
+            )
             masked = float((logits - self.normalisers[row])[out].exp().sum())
         return Prediction(logprob, top, masked, int(torch.argmax(logits)))

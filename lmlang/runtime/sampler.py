@@ -4,56 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lmlang.kernels.bitmask import allowed, apply_bitmask
+from lmlang.kernels.bitmask import apply_bitmask
 from lmlang.kernels.forms import form_of
 from lmlang.kernels.sampling import COLDEST, draw, drawn_from
 from lmlang.noise import draw_words
 from lmlang.protocol import SamplingParams, TopProbs
 from lmlang.runtime.cache.radix import IntArray
 from lmlang.runtime.output import Drawn
+from lmlang.runtime.predictions import MaskArray, Predictions
 
 CACHED = 2**18
 """Logits that a CPU draws from at a time, so that what is made on the way stays in its cache."""
 LARGEST = 1e30
 """What bias and penalties leave of a logit at most, so that no difference is infinite."""
 
-MaskArray: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int32]]"
-
 NO_IDS: IntArray = np.empty(0, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(NamedTuple):
     """One draw to make: from which row of the logits, how, and with which noise.
 
     Args:
         row: Row of the logits.
         params: Penalties, bias, temperature, truncation.
         key: 64 bits.
-        index: The token's index in its output.
+        number: The token's number in its output.
         prompt: int64, what the repetition penalty looks at beside the output.
         generated: The output so far.
         barred: Ids that cannot be drawn here.
         allowed: int64, the ids that alone can be drawn here; None: all.
-        mask: int32 [ceil(V / 32)], bit i % 32 of word i // 32 set where id i can be drawn here;
-            None: all.
         probs: Whether the probability of the token is wanted.
         top: How many of the likeliest tokens are wanted beside it, with theirs.
+        mask: int32 [ceil(V / 32)], bit i % 32 of word i // 32 set where id i can be drawn here;
+            None: all.
     """
 
     row: int
     params: SamplingParams
     key: int
-    index: int
-    prompt: IntArray = field(default_factory=lambda: NO_IDS)
+    number: int
+    prompt: IntArray = NO_IDS
     generated: Seq[int] = ()
     barred: frozenset[int] = frozenset()
     allowed: IntArray | None = None
@@ -62,29 +59,30 @@ class Draw:
     mask: MaskArray | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Model:
+class Model(NamedTuple):
     """What the model says itself of the rows that are drawn from.
 
     Args:
-        logits: float32 [K, V].
-        normalisers: float32 [K], the logarithm of the sum of their exponentials.
-        rows: The row of each draw.
+        said: Its own logits, [K, V].
+        rows: The row of each draw there.
     """
 
-    logits: Tensor
-    normalisers: Tensor
+    said: Predictions
     rows: Seq[int]
 
     def logprobs(self, tokens: Tensor) -> Tensor:
         """float32 [R] of tokens, int64 [R]; NaN where a row's logits are not finite."""
         rows = _there(self.rows, np.int64, tokens)
-        normalisers = self.normalisers[rows]
-        found = self.logits[rows, tokens] - normalisers
+        normalisers = self.said.normalisers[rows]
+        found = self.said.logits[rows, tokens] - normalisers
         return found.masked_fill_(~torch.isfinite(normalisers), torch.nan)
 
+    def logprob(self, index: int, token: int) -> float:
+        """The same of one token, for a draw by its number."""
+        one = self._replace(rows=[self.rows[index]])
+        return float(one.logprobs(_there([token], np.int64, self.said.logits))[0])
 
-@torch.inference_mode()
+
 def sample(logits: Tensor, draws: Seq[Draw], model: Model | None = None) -> list[Drawn]:
     """One token for each draw, in their order.
 
@@ -94,31 +92,68 @@ def sample(logits: Tensor, draws: Seq[Draw], model: Model | None = None) -> list
     Args:
         logits: float32 [K, V], the model's own or what became of them; not written. Where they
             are not finite, any token may be drawn.
-        draws: Of R <= K rows.
+        draws: Of any of the rows.
         model: Where the model's own log-probabilities of the tokens are wanted too.
     """
-    rows = [draw.row for draw in draws]
-    in_place = rows == list(range(len(logits)))
-    scores = logits if in_place else logits.index_select(0, _there(rows, np.int64, logits))
-    if any(map(_is_adjusted, draws)):
-        scores = scores.clone(memory_format=torch.contiguous_format) if in_place else scores
-        _adjust(scores, draws)
-    if form_of(scores) != "reference":
-        return _drawn_at_once(scores, draws, model)
-    found = _drawn_in_parts(scores, draws)
-    if model is None or not found:
-        return found
-    tokens = _there([drawn.token for drawn in found], np.int64, logits)
-    logprobs = model.logprobs(tokens).tolist()
-    return [drawn._replace(logprob=p) for drawn, p in zip(found, logprobs, strict=True)]
+    form = form_of(logits)
+    if form == "c":
+        return _drawn_in_c(logits, draws, model)
+    with torch.inference_mode():
+        rows = [draw.row for draw in draws]
+        in_place = rows == list(range(len(logits)))
+        scores = logits if in_place else logits.index_select(0, _there(rows, np.int64, logits))
+        if any(draw.mask is not None or _is_adjusted(draw) for draw in draws):
+            scores = scores.clone(memory_format=torch.contiguous_format) if in_place else scores
+            _adjust(scores, draws)
+        if form == "triton":
+            return _drawn_at_once(scores, draws, model)
+        found = _drawn_in_parts(scores, draws)
+        if model is None or not found:
+            return found
+        tokens = _there([drawn.token for drawn in found], np.int64, logits)
+        logprobs = model.logprobs(tokens).tolist()
+        return [drawn._replace(logprob=p) for drawn, p in zip(found, logprobs, strict=True)]
+
+
+def _drawn_in_c(logits: Tensor, draws: Seq[Draw], model: Model | None) -> list[Drawn]:
+    """The same by the C kernel, which reads logits where they lie; few rows are copied."""
+    from lmlang.kernels.c.draws import DrawRow, draw_rows, rows_of
+
+    logits = rows_of(logits)
+    own = logits if model is None else rows_of(model.said.logits)
+    vocab = logits.shape[1]
+    adjusted = [i for i, draw in enumerate(draws) if _is_adjusted(draw)]
+    changed = _adjusted(logits, [draws[i] for i in adjusted]) if adjusted else logits
+    changed_at = {i: changed.data_ptr() + 4 * vocab * at for at, i in enumerate(adjusted)}
+    start, stride = logits.data_ptr(), 4 * logits.stride(0)
+    own_start, own_stride = own.data_ptr(), 4 * own.stride(0)
+    rows = []
+    for i, one in enumerate(draws):
+        scores, mask, p = changed_at.get(i), one.mask, one.params
+        masked: tuple[int, ...] = (0, 0)
+        if scores is None:
+            scores = start + stride * one.row
+            if mask is not None:
+                masked = mask.__array_interface__["data"][0], len(mask)
+        plain = scores if model is None else own_start + own_stride * model.rows[i]
+        temperature = max(p.temperature, COLDEST) if p.temperature > 0 else 0.0
+        top_k = min(p.top_k, vocab) if p.top_k > 0 else vocab
+        how = one.key, one.number, temperature, p.top_p, p.min_p, top_k
+        rows.append(DrawRow(scores, plain, masked[0], *how, masked[1]))
+    found, again = [], []
+    for i, (token, sure, prob, logprob) in enumerate(draw_rows(rows, vocab)):
+        one = draws[i]
+        if not sure or one.top or (one.probs and _is_truncated(one)):
+            again.append(i)
+        told = prob if one.probs else None
+        found.append(Drawn(token, told, (), None if model is None else logprob))
+    if again:
+        _draw_again(found, again, _adjusted(logits, [draws[i] for i in again]), draws, model)
+    return found
 
 
 def _drawn_at_once(scores: Tensor, draws: Seq[Draw], model: Model | None) -> list[Drawn]:
-    """The tokens of some rows from their adjusted logits [R, V], by the fused kernel.
-
-    Where rounding in the kernel could have changed the token, and where the likeliest tokens are
-    wanted, the row is drawn from again, as the reference draws.
-    """
+    """The tokens of some rows from their adjusted logits [R, V], by the fused kernel of a GPU."""
     there = draw(scores, *_settings(scores, draws))
     if model is not None:
         there = torch.cat([there, model.logprobs(there[0].long()).view(torch.int32)[None]])
@@ -134,19 +169,30 @@ def _drawn_at_once(scores: Tensor, draws: Seq[Draw], model: Model | None) -> lis
     again = [i for i, draw in enumerate(draws) if not read[2, i] or draw.top]
     if again:
         own = scores.index_select(0, _there(again, np.int64, scores)).cpu()
-        for i, redrawn in zip(again, _drawn_in_parts(own, [draws[i] for i in again]), strict=True):
-            if redrawn.token == found[i].token:
-                redrawn = redrawn._replace(logprob=found[i].logprob)
-            elif model is not None:
-                redrawn = redrawn._replace(logprob=_logprob(model, i, redrawn.token))
-            found[i] = redrawn
+        _draw_again(found, again, own, draws, model)
     return found
 
 
-def _logprob(model: Model, index: int, token: int) -> float:
-    """The log-probability of one token, for a draw by its number."""
-    one = replace(model, rows=[model.rows[index]])
-    return float(one.logprobs(_there([token], np.int64, model.logits))[0])
+def _draw_again(
+    found: list[Drawn], again: list[int], scores: Tensor, draws: Seq[Draw], model: Model | None
+) -> None:
+    """Draw as the reference does where rounding in a kernel could have changed the token.
+
+    And where the likeliest tokens are wanted.
+
+    Args:
+        found: What the kernel drew; those that are drawn again are replaced.
+        again: Which.
+        scores: Their adjusted logits, on the CPU.
+        draws: All draws.
+        model: See `sample`.
+    """
+    for i, redrawn in zip(again, _drawn_in_parts(scores, [draws[i] for i in again]), strict=True):
+        if redrawn.token == found[i].token:
+            redrawn = redrawn._replace(logprob=found[i].logprob)
+        elif model is not None:
+            redrawn = redrawn._replace(logprob=model.logprob(i, redrawn.token))
+        found[i] = redrawn
 
 
 def _settings(
@@ -156,7 +202,7 @@ def _settings(
     vocab, params = scores.shape[-1], [draw.params for draw in draws]
     columns = np.empty((6, len(draws)), dtype=np.int32)
     columns[:2] = np.array(
-        [draw_words(draw.key, draw.index) for draw in draws], dtype=np.uint32
+        [draw_words(draw.key, draw.number) for draw in draws], dtype=np.uint32
     ).T.view(np.int32)
     floats = columns[2:5].view(np.float32)
     floats[0] = [max(p.temperature, COLDEST) if p.temperature > 0 else 0 for p in params]
@@ -206,10 +252,22 @@ def _likeliest(probs: Tensor, count: int) -> TopProbs:
 
 
 def _is_adjusted(draw: Draw) -> bool:
+    """Whether more than a mask changes its logits."""
     p = draw.params
     penal = p.repetition_penalty != 1.0 or p.frequency_penalty or p.presence_penalty
-    only = draw.allowed is not None or draw.mask is not None
-    return bool(penal or p.logit_bias or draw.barred or only)
+    return bool(penal or p.logit_bias or draw.barred or draw.allowed is not None)
+
+
+def _is_truncated(draw: Draw) -> bool:
+    p = draw.params
+    return p.temperature > 0 and (p.top_k > 0 or p.top_p < 1 or p.min_p > 0)
+
+
+def _adjusted(logits: Tensor, draws: Seq[Draw]) -> Tensor:
+    """A copy of the logits of some draws, [R, V], with all that changes them."""
+    scores = logits.index_select(0, _there([draw.row for draw in draws], np.int64, logits))
+    _adjust(scores, draws)
+    return scores
 
 
 def _adjust(scores: Tensor, draws: Seq[Draw]) -> None:
@@ -279,11 +337,6 @@ def _adjust(scores: Tensor, draws: Seq[Draw]) -> None:
     barred = places((i, draw.barred) for i, draw in enumerate(draws) if draw.barred)
     if len(barred):
         flat[there(barred)] = float("-inf")
-
-
-def allowed_by(masks: Seq[MaskArray], vocab: int) -> Tensor:
-    """Bitmasks as bool [R, vocab]."""
-    return allowed(torch.from_numpy(np.stack(masks)), vocab)
 
 
 def _there(values: npt.ArrayLike, dtype: npt.DTypeLike, like: Tensor) -> Tensor:

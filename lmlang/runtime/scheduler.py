@@ -22,7 +22,7 @@ from lmlang.runtime.drafting import Drafter, received
 from lmlang.runtime.policy import Waiting
 from lmlang.runtime.runs import Runs
 from lmlang.runtime.samples import Samples
-from lmlang.runtime.sequence import Answer, Sequence
+from lmlang.runtime.sequence import Answer, GenerateTask, Sequence
 
 Frontier = tuple[str, int, int]
 """Where a prompt goes on: (namespace, slot of its last cached token or -1, its next token)."""
@@ -178,8 +178,9 @@ class Scheduler:
         chunks = self._chunks(budget, prefilling)
         budget -= sum(chunks.values())
         rows = [self._decode_row(sequence, budget) for sequence in decoding if sequence.lease]
-        rows += [Row(s, chunks[s]) for s in prefilling if s.lease and chunks.get(s)]
-        rows.sort(key=lambda row: not row.sequence.decoding)  # who came back may only lack one
+        if chunks:
+            rows += [Row(s, chunks[s]) for s in prefilling if s.lease and chunks.get(s)]
+            rows.sort(key=lambda row: not row.sequence.decoding)  # who came back may only lack one
         return Plan(tuple(rows), tuple(sequence for sequence in admitted if sequence.lease))
 
     # ------------------------------------------------------------------ slots
@@ -190,18 +191,17 @@ class Scheduler:
         Outputs whose next tokens are known get slots for them likewise.
         """
         growing = [sequence for sequence in self.running if sequence.past_prompt]
-        for sequence in sorted(growing, key=self._rank):
+        short = [s for s in growing if s.lease is not None and s.length > s.lease.capacity]
+        for sequence in sorted(short, key=self._rank):
             if sequence.lease is not None:  # else it was retracted for one before it
                 self._reserve(sequence)
         return [s for s in growing if s.lease is not None and s.decoding]
 
     def _reserve(self, sequence: Sequence) -> None:
-        """See that a sequence has slots for all its tokens, or retract it."""
+        """Get slots for the tokens of a sequence that lacks some, or retract it."""
         lease = sequence.lease
         assert lease is not None
         lacking = sequence.length - lease.capacity
-        if lacking <= 0:
-            return
         wanted = max(lacking, min(BLOCK, sequence.capacity - lease.capacity))
         if self.cache.grow(lease, wanted):
             return
@@ -318,6 +318,10 @@ class Scheduler:
     def _decode_row(self, sequence: Sequence, budget: int) -> Row:
         """A decode row, with a draft as far as slots and the budget allow it."""
         assert sequence.lease is not None
+        task = sequence.task
+        resumed = isinstance(task, GenerateTask) and task.request.resumed
+        if self._drafter is None and not resumed:
+            return Row(sequence, 1)
         room = min(budget // len(self.running), sequence.lease.capacity - sequence.computed - 1)
         if room <= 0:
             return Row(sequence, 1)

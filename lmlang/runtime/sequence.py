@@ -90,7 +90,7 @@ class Sequence:
     @property
     def pending(self) -> int:
         """Tokens that have yet to be computed."""
-        return self.length - self.computed
+        return len(self.prompt) + len(self.generated) - self.computed
 
     @property
     def past_prompt(self) -> bool:
@@ -100,7 +100,8 @@ class Sequence:
     @property
     def decoding(self) -> bool:
         """Whether the one token that was sampled last is all that is to be computed."""
-        return self.past_prompt and self.pending == 1
+        prompt = len(self.prompt)
+        return self.computed >= prompt and prompt + len(self.generated) - self.computed == 1
 
     @property
     def capacity(self) -> int:

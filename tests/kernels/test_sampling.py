@@ -13,6 +13,7 @@ from lmlang.kernels.sampling import _truncate_in_order, gumbel_noise, truncate
 from lmlang.noise import draw_words, gumbel
 from lmlang.protocol import SamplingParams
 from lmlang.runtime import sampler
+from lmlang.runtime.predictions import Predictions
 from lmlang.runtime.sampler import Draw, sample
 
 KEYS = st.integers(0, 2**64 - 1)
@@ -133,7 +134,7 @@ def test_a_draw_depends_on_nothing_but_its_key(rows: list[tuple[int, int, float]
         for i, (key, index, t) in enumerate(rows)
     ]
     together = tokens_of(logits, draws)
-    alone = [tokens_of(logits[i : i + 1], [Draw(0, d.params, d.key, d.index)])[0]
+    alone = [tokens_of(logits[i : i + 1], [Draw(0, d.params, d.key, d.number)])[0]
              for i, d in enumerate(draws)]  # fmt: skip
     shuffled = random.sample(draws, len(draws))
     again = dict(zip([d.row for d in shuffled], tokens_of(logits, shuffled), strict=True))
@@ -165,7 +166,7 @@ some_draws = st.lists(
         dict,
         params=some_params,
         key=KEYS,
-        index=st.integers(0, 99),
+        number=st.integers(0, 99),
         prompt=st.lists(ids, max_size=6),
         generated=st.lists(ids, max_size=6),
         barred=st.frozensets(st.integers(0, 9), max_size=3),
@@ -214,7 +215,7 @@ def test_rows_are_adjusted_and_drawn_as_one_by_one(given_draws: list[dict], seed
         if temperature:
             scores = (scores - scores.max()) / temperature
             kept = brute_force(scores.tolist(), draw.params)
-        noise = [gumbel(draw.key, draw.index, t) if temperature else 0.0 for t in range(20)]
+        noise = [gumbel(draw.key, draw.number, t) if temperature else 0.0 for t in range(20)]
         best = max(scores[t] + noise[t] for t in kept)
         assert scores[drawn.token] + noise[drawn.token] == pytest.approx(best, abs=1e-4)
         assert drawn.token in kept
@@ -263,7 +264,7 @@ def test_a_device_is_read_from_once(monkeypatch: pytest.MonkeyPatch) -> None:
         Draw(3, SamplingParams(temperature=0), 1, 1, allowed=ids),
     ]
     logits = torch.empty(4, 64, device="meta")
-    drawn = sample(logits, draws, sampler.Model(logits, logits[:, 0], [2, 0, 3]))
+    drawn = sample(logits, draws, sampler.Model(Predictions(logits), [2, 0, 3]))
     assert reads == [(4, 3)]
     assert [d.token for d in drawn] == [1, 1, 1]
 

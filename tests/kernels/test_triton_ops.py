@@ -340,7 +340,7 @@ def test_the_sampler_draws_the_same_with_either_form(many_rows: None, in_triton)
                 logit_bias={int(i % vocab): 2.0} if i % 5 == 0 else {},
             ),
             key=i * 31,
-            index=i % 7,
+            number=i % 7,
             prompt=rng.integers(0, vocab, 4),
             generated=[i % vocab],
             barred=frozenset([3]) if i % 11 == 0 else frozenset(),

@@ -80,7 +80,41 @@ INLINE int N(any)(vi x) {
     return found != 0;
 }
 
-/* The best scores of each lane and where they were, and the second best. */
+/* LANES scores of a row from a place on, a multiple of LANES; -inf what may not be drawn. */
+INLINE vf N(legal)(const lm_draw_row *r, int at, int size) {
+    if (!r->mask) return N(logits)(r->scores, at, size);
+    uint32_t bits = at >> 5 < r->words ? r->mask[at >> 5] >> (at & 31) : 0;
+    vi lanes, bit, none = (vi)N(all)(-INFINITY);
+    if (!(bits & ((1u << LANES) - 1))) return (vf)none;
+    for (int i = 0; i < LANES; i++) lanes[i] = 1 << i;
+    bit = (((vi){0} + (int32_t)bits) & lanes) != 0;
+    return (vf)(((vi)N(logits)(r->scores, at, size) & bit) | (none & ~bit));
+}
+
+/* The largest score of a row that may be drawn; NaN where it has one. */
+INLINE float N(highest)(const lm_draw_row *r, int size) {
+    if (!r->mask) return N(top)(r->scores, size);
+    vf most = N(all)(-INFINITY), sum = {0};
+    for (int i = 0; i < size; i += LANES) {
+        vf part = N(legal)(r, i, size);
+        most = N(larger)(part, most);
+        sum += (vf)((vi)part & ~(part == part));
+    }
+    float nan = N(sum)(sum);
+    return nan == nan ? N(largest)(most) : nan;
+}
+
+/* Where a row ends, in the order of likelihood: at the score `least`, of the ids below `before`. */
+typedef struct {
+    float least;
+    int before;
+} N(end);
+
+INLINE vi N(inside)(vf x, vi ids, N(end) end) {
+    return (x > end.least) | ((x == end.least) & (ids < end.before));
+}
+
+/* The best noisy scores of each lane and where they were, and the second best. */
 typedef struct {
     vf best, second;
     vi at;
@@ -109,48 +143,135 @@ INLINE int N(winner)(const N(race) *r, float *second) {
 
 /* Scores scaled + noise need two logarithms each, and all but some dozens of a row cannot reach the
    second best so far: noise of n needs u <= 1 - exp(-exp(-n)) <= exp(-n), and so a score s that it
-   lifts to f needs u <= exp(s) exp(-f). exp(s) is summed up in any case. */
-INLINE float N(run_race)(int hot, const float *x, int size, float largest, float factor, uint32_t a,
-                         uint32_t b, N(race) *r) {
-    vf weight = {0};
+   lifts to f needs u <= exp(s) exp(-f). exp(s) is summed up in any case: over the whole row. */
+INLINE float N(run_race)(int hot, int ends, const lm_draw_row *r, int size, float largest,
+                         float factor, const uint32_t words[2], N(end) end, N(race) *race) {
+    vf weight = {0}, none = N(all)(-INFINITY);
     vi ids;
     float floor = -INFINITY;
+    *race = (N(race)){none, none, {0}};
     for (int i = 0; i < LANES; i++) ids[i] = i;
     for (int i = 0; i < size; i += TOGETHER * LANES) {
         vf scaled[TOGETHER], u[TOGETHER], reach = N(all)(hot ? expf(-floor) * 1.001f : floor);
-        vi hit = {0};
+        vi hit = {0}, in[TOGETHER];
         for (int t = 0; t < TOGETHER; t++) {
-            scaled[t] = (N(logits)(x, i + t * LANES, size) - largest) * factor;
+            int at = i + t * LANES;
+            vf x = at < size ? N(legal)(r, at, size) : none;
+            scaled[t] = (x - largest) * factor;
             vf part = N(exp2)(scaled[t] * LOG2E);
             weight += part;
-            if (hot) u[t] = N(uniform)((vu)(ids + (i + t * LANES)), a, b);
-            hit |= hot ? u[t] <= part * reach : scaled[t] >= reach;
+            if (!hot) {
+                hit |= scaled[t] >= reach;
+                continue;
+            }
+            u[t] = N(uniform)((vu)(ids + at), words[0], words[1]);
+            in[t] = u[t] <= part * reach;
+            if (ends) in[t] &= N(inside)(x, ids + at, end);
+            hit |= in[t];
         }
         if (!N(any)(hit)) continue;
         for (int t = 0; t < TOGETHER; t++) {
             if (hot) scaled[t] += N(noise)(u[t]);
-            N(enter)(r, scaled[t], ids + (i + t * LANES));
+            if (hot && ends) scaled[t] = (vf)(((vi)scaled[t] & in[t]) | ((vi)none & ~in[t]));
+            N(enter)(race, scaled[t], ids + (i + t * LANES));
         }
-        N(winner)(r, &floor);
+        N(winner)(race, &floor);
     }
     return N(sum)(weight);
 }
 
-TARGET static void N(pick)(const void *job, int first, int last) {
-    const draw_job *j = job;
-    for (int row = first; row < last; row++) {
-        const float *x = j->scores + row * j->stride;
-        float temperature = j->temperatures[row], largest = N(top)(x, j->size), weight = 1, next;
-        int hot = temperature > 0, plain = largest > -INFINITY && largest < INFINITY;
-        float factor = !hot ? 1.0f : temperature > 1e-38f ? 1.0f / temperature : 1e38f;
-        uint32_t a = j->words[row * j->word_row], b = j->words[row * j->word_row + j->word];
-        N(race) race = {N(all)(-INFINITY), N(all)(-INFINITY), {0}};
-        if (plain && hot) weight = N(run_race)(1, x, j->size, largest, factor, a, b, &race);
-        else if (plain) weight = N(run_race)(0, x, j->size, largest, factor, a, b, &race);
-        int lane = N(winner)(&race, &next), token = race.at[lane];
-        float prob = plain ? expf((x[token] - largest) * factor) / weight : 0;
-        j->out[row] = token;
-        memcpy(j->out + j->rows + row, &prob, sizeof prob);
-        j->out[2 * j->rows + row] = plain && (!hot || race.best[lane] - next > NEAR);
+/* How many scores come before a place in the order of likelihood; and what they weigh. */
+INLINE int N(ahead)(const lm_draw_row *r, int size, float largest, float factor, N(end) place,
+                    float *weight) {
+    vf sum = {0};
+    vi count = {0}, ids;
+    for (int i = 0; i < LANES; i++) ids[i] = i;
+    for (int i = 0; i < size; i += LANES) {
+        vf x = N(legal)(r, i, size);
+        vi in = N(inside)(x, ids + i, place);
+        if (!N(any)(in)) continue;
+        sum += (vf)((vi)N(exp2)((x - largest) * factor * LOG2E) & in);
+        count -= in;
     }
+    *weight = N(sum)(sum);
+    int all = 0;
+    for (int i = 0; i < LANES; i++) all += count[i];
+    return all;
+}
+
+/* Where the `most` likeliest of a row end. */
+INLINE N(end) N(cut)(const lm_draw_row *r, int size, int most) {
+    ranked kept[2 * MOST_RANKED];
+    int count = 0;
+    float floor = -INFINITY;
+    for (int i = 0; i < size; i += LANES) {
+        vf x = N(legal)(r, i, size);
+        if (!N(any)(x > floor)) continue;
+        for (int t = 0; t < LANES; t++) {
+            if (!(x[t] > floor)) continue;
+            kept[count++] = (ranked){x[t], i + t};
+            if (count < 2 * most) continue;
+            floor = rank(kept, count, most);
+            count = most;
+        }
+    }
+    if (count < most) return (N(end)){-INFINITY, 0};
+    rank(kept, count, most);
+    return (N(end)){kept[most - 1].score, kept[most - 1].id + 1};
+}
+
+/* A token by its noisy scores, among those that the limits leave: whoever wins and is left out takes
+   all with it that are less likely, so that the next race is shorter. Returns whether it is sure. */
+INLINE int N(race_within)(lm_draw_row *r, int size, float largest, float factor, float *weight) {
+    uint32_t words[2];
+    words_of(r, words);
+    N(end) end = {-INFINITY, 0};
+    N(race) race;
+    float next, all = 0;
+    int limited = r->top_k < size || r->top_p < 1 || r->min_p > 0;
+    if (limited && r->top_k < size) {
+        if (r->top_k > MOST_RANKED) return 0;
+        end = N(cut)(r, size, r->top_k);
+        if (r->top_p < 1) N(ahead)(r, size, largest, factor, end, &all);
+    }
+    for (int tries = 0; tries < MOST_RACES; tries++) {
+        *weight = end.least == -INFINITY
+                      ? N(run_race)(1, 0, r, size, largest, factor, words, end, &race)
+                      : N(run_race)(1, 1, r, size, largest, factor, words, end, &race);
+        int lane = N(winner)(&race, &next), token = race.at[lane];
+        r->token = token;
+        if (!(race.best[lane] - next > NEAR)) return 0;
+        if (!limited) return 1;
+        if (!(all > 0)) all = *weight;
+        float before = 0, share = expf((r->scores[token] - largest) * factor);
+        N(end) here = {r->scores[token], token};
+        if (r->top_p < 1) N(ahead)(r, size, largest, factor, here, &before);
+        float over = before > 0 ? before - r->top_p * all : -all, under = r->min_p - share;
+        if (fabsf(over) <= SLACK * all || fabsf(under) <= SLACK * r->min_p) return 0;
+        if (over < 0 && under < 0) return 1;
+        end = here;
+    }
+    return 0;
+}
+
+/* One draw. What the model's own logits say of the token is what lm_normalise would. */
+TARGET static void N(pick)(lm_draw_row *r, int size) {
+    int whole = r->scores == r->logits && !r->mask, hot = r->temperature > 0;
+    float own = N(top)(r->logits, size), largest = whole ? own : N(highest)(r, size);
+    float factor = !hot ? 1.0f : r->temperature > 1e-38f ? 1.0f / r->temperature : 1e38f;
+    float weight = 0, next;
+    r->token = r->sure = 0;
+    if (fabsf(largest) < INFINITY && hot) {
+        r->sure = N(race_within)(r, size, largest, factor, &weight);
+    } else if (fabsf(largest) < INFINITY) {
+        N(race) race;
+        weight = N(run_race)(0, 0, r, size, largest, factor, NULL, (N(end)){-INFINITY, 0}, &race);
+        r->token = race.at[N(winner)(&race, &next)];
+        r->sure = 1;
+    }
+    r->prob = weight > 0 ? expf((r->scores[r->token] - largest) * factor) / weight : 0;
+    r->logprob = NAN;
+    if (!(fabsf(own) < INFINITY)) return;
+    if (!(whole && factor == 1.0f && weight > 0)) weight = N(weight)(r->logits, size, own);
+    r->logprob = r->logits[r->token] - (own + logf(weight));
 }

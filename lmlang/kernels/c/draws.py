@@ -1,14 +1,22 @@
-"""C forms over rows of logits; their contracts are in lmlang/kernels/sampling.py."""
+"""C forms over rows of logits: draws and log-normalisers, as in lmlang/kernels/sampling.py."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from functools import cache
+from struct import Struct
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lmlang.kernels import native
+
+_ROW = Struct("=QQQQIfffii16x")
+"""``lm_draw_row`` of lmlang.h, what is written in it left empty."""
+_DRAWN = Struct("=56xiiff")
+"""The same, what is written in it alone."""
 
 
 class NormaliserRows(ctypes.Structure):
@@ -22,19 +30,54 @@ class NormaliserRows(ctypes.Structure):
     )
 
 
-class DrawRows(ctypes.Structure):
-    """``lm_draw_rows`` of lmlang.h."""
+class DrawRow(NamedTuple):
+    """One draw, as `lmlang.kernels.sampling.draw` describes it, over rows given by address.
 
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("scores", "words", "temperatures", "out")),
-        *((name, ctypes.c_int64) for name in ("stride", "word_row", "word")),
-        *((name, ctypes.c_int32) for name in ("rows", "size", "threads")),
-    )
+    Args:
+        scores: Of float32 [N], what is drawn from.
+        logits: Of float32 [N], the model's own logits; may be the same.
+        mask: Of int32 [words], bit i % 32 of word i // 32 set where id i may be drawn; 0: all may.
+        key: 64 bits, which with ``number`` make the noise (`lmlang.noise.draw_words`).
+        number: The token's number in its output.
+        temperature: 0, or at least `lmlang.kernels.sampling.COLDEST`.
+        top_p: 1 for no limit.
+        min_p: 0 for no limit.
+        top_k: N for no limit.
+        words: Of the mask.
+    """
+
+    scores: int
+    logits: int
+    mask: int
+    key: int
+    number: int
+    temperature: float
+    top_p: float
+    min_p: float
+    top_k: int
+    words: int = 0
+
+
+def draw_rows(rows: Iterable[DrawRow], size: int) -> list[tuple[int, int, float, float]]:
+    """One token of each row of ``size`` logits; whoever asks keeps what the addresses name.
+
+    Returns:
+        For each row the token; whether it is the reference's for sure, or for the reference to
+        draw, for rounding or as more than 256 tokens would have to be put in order; its
+        probability among those that the mask leaves; its log-probability by the model's logits,
+        NaN where they are not finite.
+    """
+    drawn = bytearray().join([_ROW.pack(*row) for row in rows])
+    count = len(drawn) // _ROW.size
+    if count:
+        there = (ctypes.c_char * len(drawn)).from_buffer(drawn)
+        _library().lm_draw(there, count, size, native.threads())
+    return list(_DRAWN.iter_unpack(drawn))
 
 
 def log_normalisers(logits: Tensor) -> Tensor:
     """float32 [R]: log Σ exp(logits [R, V])."""
-    logits = _rows(logits)
+    logits = rows_of(logits)
     out = torch.empty(len(logits), dtype=torch.float32)
     numbers = (logits.stride(0), *logits.shape, native.threads())
     job = NormaliserRows(logits.data_ptr(), out.data_ptr(), *numbers)
@@ -42,38 +85,12 @@ def log_normalisers(logits: Tensor) -> Tensor:
     return out
 
 
-def draw(
-    scores: Tensor,
-    words: Tensor,
-    temperatures: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    truncates: bool,
-) -> Tensor:
-    """One token of every row; rows with a limit are left to the reference, as not sure."""
-    scores, temperatures = _rows(scores), temperatures.contiguous()
-    if words.dtype != torch.int32 or temperatures.dtype != torch.float32:
-        raise ValueError(f"words are {words.dtype}, temperatures {temperatures.dtype}")
-    out = torch.empty((3, len(scores)), dtype=torch.int32)
-    job = DrawRows(
-        scores.data_ptr(),
-        words.data_ptr(),
-        temperatures.data_ptr(),
-        out.data_ptr(),
-        scores.stride(0),
-        *words.stride(),
-        *scores.shape,
-        native.threads(),
-    )
-    _library().lm_draw(ctypes.byref(job))
-    if truncates:
-        limited = (top_k < scores.shape[1]) | (top_p < 1) | (min_p > 0)
-        out[2].masked_fill_(limited & (temperatures > 0), 0)
-    return out
+def rows_of(logits: Tensor) -> Tensor:
+    """Logits [R, V] whose rows are dense each.
 
-
-def _rows(logits: Tensor) -> Tensor:
+    Raises:
+        ValueError: They are no rows of float32.
+    """
     if logits.dtype != torch.float32 or logits.ndim != 2 or not logits.shape[1]:
         raise ValueError(f"logits are {logits.dtype} {list(logits.shape)}: float32 rows are needed")
     return logits if logits.stride(1) == 1 else logits.contiguous()
@@ -83,5 +100,6 @@ def _rows(logits: Tensor) -> Tensor:
 def _library() -> ctypes.CDLL:
     library = native.library()
     library.lm_normalise.argtypes = [ctypes.POINTER(NormaliserRows)]
-    library.lm_draw.argtypes = [ctypes.POINTER(DrawRows)]
+    library.lm_draw.argtypes = [ctypes.c_void_p, *[ctypes.c_int32] * 3]
+    library.lm_draw.restype = None
     return library

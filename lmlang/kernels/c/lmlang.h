@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define LM_VERSION 4
+#define LM_VERSION 5
 
 #if defined(__GNUC__)
 #define LM_API __attribute__((visibility("default")))
@@ -120,15 +120,22 @@ typedef struct {
     int32_t rows, size, threads;
 } lm_normaliser_rows;
 
-/* Draws of one token a row; out is what `draw` of lmlang/kernels/sampling.py returns. */
+/* The draw of one token, among the ids that its mask and its limits leave. */
 typedef struct {
-    const float *scores;        /* [R, N], rows `stride` numbers apart */
-    const uint32_t *words;      /* [R, 2], `word_row` and `word` numbers apart */
-    const float *temperatures;  /* [R] */
-    int32_t *out;               /* dense [3, R]; written */
-    int64_t stride, word_row, word;
-    int32_t rows, size, threads;
-} lm_draw_rows;
+    const float *scores;  /* [N], what is drawn from; -inf what cannot be drawn */
+    const float *logits;  /* [N], the model's own; may be `scores` */
+    const uint32_t *mask; /* bit i % 32 of word i / 32 set where id i may be drawn; NULL: all */
+    uint64_t key;
+    uint32_t index;       /* of the token in its output */
+    float temperature;    /* 0: the likeliest, of equal ones the lowest id, whatever the limits */
+    float top_p, min_p;   /* 1 and 0 for no limit */
+    int32_t top_k;        /* N or more for no limit */
+    int32_t words;        /* of the mask; ids behind them may not be drawn */
+    /* Written: the token; whether it is the reference's for sure; its probability among what the
+       mask leaves; its log-probability by the logits, NaN where they are not finite. */
+    int32_t token, sure;
+    float prob, logprob;
+} lm_draw_row;
 
 LM_API int lm_version(void);
 
@@ -157,7 +164,7 @@ LM_API int lm_rope(const lm_rope_rows *j);
 LM_API int lm_store(const lm_store_rows *jobs, int32_t count);
 
 LM_API int lm_normalise(const lm_normaliser_rows *j);
-LM_API int lm_draw(const lm_draw_rows *j);
+LM_API void lm_draw(lm_draw_row *rows, int32_t count, int32_t size, int32_t threads);
 
 /* Bytes that lm_multiply needs in `space` for these sizes. */
 LM_API int64_t lm_multiply_space(int32_t rows, int32_t inputs);
