@@ -71,5 +71,5 @@ def add_rms_norm_reference(x: Tensor, residual: Tensor, weight: Tensor, eps: flo
 def add_rms_norm_at_reference(
     x: Tensor, residual: Tensor, at: Tensor, weight: Tensor, eps: float
 ) -> Tensor:
-    """`add_rms_norm_at` in plain torch."""
-    return rms_norm_reference(residual[at].add_(x[at]), weight, eps)
+    """`add_rms_norm_at` by `add_rms_norm`, in whatever form that has."""
+    return add_rms_norm(x[at], residual[at], weight, eps)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lmlang.kernels.forms import dispatch
-from lmlang.kernels.paged import PagedKV, store_reference
+from lmlang.kernels.paged import PagedKV, store_kv
 
 
 def rope_frequencies(head_dim: int, theta: float) -> Tensor:
@@ -148,8 +148,8 @@ def rope_store_reference(
     k_scale: Tensor | None,
     v_scale: Tensor | None,
 ) -> None:
-    """`rope_store` in plain torch, with the tensors of the pool one by one."""
+    """`rope_store` by the two ops it is made of, with the tensors of the pool one by one."""
     kv_heads = k.shape[1]
-    apply_rope_reference(qkv[:, : heads + kv_heads], cos, sin)
+    apply_rope(qkv[:, : heads + kv_heads], cos, sin)
     new = qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
-    store_reference(slots, *new, k, v, k_scale, v_scale)
+    store_kv(PagedKV(k, v, k_scale, v_scale), slots, *new)

@@ -110,6 +110,8 @@ def build_paged_batch(
     device: torch.device,
     windows: tuple[int, ...] = (0,),
     padding_for: Callable[[int], Padding | None] = lambda rows: None,
+    *,
+    shares: bool = True,
 ) -> Batch:
     """The same as `build_batch`, in one transfer that nobody waits for; for the paged kernels.
 
@@ -118,6 +120,7 @@ def build_paged_batch(
         device: As there.
         windows: As there.
         padding_for: How so many decode rows are filled up for a graph; None where they are not.
+        shares: Whether what rows have in common may be attended once for all of them.
     """
     laid = _lay_out(plan)
     adapters = _adapters(plan, device)
@@ -135,8 +138,16 @@ def build_paged_batch(
         transfer.put_wide(*parts) for parts in (laid.ids, laid.positions, laid.logits_at)
     )
     even = padding is not None
-    cuts = {"least": MIN_SAVED_ON_CPU, "span": SPAN} if device.type == "cpu" and not even else {}
-    attention = plan_paged(laid.rows, transfer, windows, even=even, **cuts)
+    on_cpu = device.type == "cpu" and not even
+    attention = plan_paged(
+        laid.rows,
+        transfer,
+        windows,
+        even=even,
+        shares=shares,
+        least=MIN_SAVED_ON_CPU if on_cpu else None,
+        span=SPAN if on_cpu else 1,
+    )
     transfer.send()
     graph = None if padding is None else (padding.size, attention.form)
     return Batch(ids, positions, attention, logits_at, tuple(laid.logit_rows), graph, adapters)

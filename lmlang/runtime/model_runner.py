@@ -35,7 +35,7 @@ class ModelRunner:
         adapters: That rows may have, by name.
         deterministic: Whether a position's bits may depend on nothing but its text.
         paged: Whether attention runs in the paged kernels, as on a GPU, and the whole step in C
-            where it can.
+            where it can. C's are deterministic; otherwise `run_exact` is.
         graphs: Of decode steps; for paged ones.
     """
 
@@ -54,6 +54,8 @@ class ModelRunner:
         self.windows = tuple(sorted({layer.window for layer in model.kv_layers}))
         self._adapters = adapters
         self._deterministic = deterministic
+        # States over parts of the keys are kept in the model's dtype; only float32 loses nothing.
+        self._shares = not deterministic or model.dtype == torch.float32
         self._paged = paged
         self._native = None
         if paged and isinstance(model, LlamaModel) and runs_in_c(model):
@@ -66,7 +68,7 @@ class ModelRunner:
         if not self._paged:
             return build_batch(plan, device, self.windows, exact=self._deterministic)
         if self.graphs is None:
-            return build_paged_batch(plan, device, self.windows)
+            return build_paged_batch(plan, device, self.windows, shares=self._shares)
         return build_paged_batch(plan, device, self.windows, self.graphs.padding)
 
     @torch.inference_mode()

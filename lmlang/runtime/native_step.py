@@ -83,8 +83,9 @@ class NativeStep:
         angles = [part for rope in self._ropes for part in model.angles(batch.positions, rope)]
         all_angles = torch.cat([part.reshape(-1) for part in angles]) if angles else None
         logits = torch.empty((wanted, model.vocab), dtype=torch.float32)
+        kept: list[Tensor] = []
         parts = (c.Parts * len(self._windows))(
-            *(_parts(plan.parts[window]) for window in self._windows)
+            *(_parts(plan.parts[window], kept) for window in self._windows)
         )
         step = c.Step(
             batch.input_ids.data_ptr(),
@@ -111,22 +112,22 @@ def runs_in_c(model: CausalLM) -> bool:
 
 
 def takes(batch: Batch) -> bool:
-    """Whether the C form runs a batch: rows of a kind lie together, and none has an adapter."""
-    plan = batch.attention
-    if not isinstance(plan, PagedPlan) or batch.adapters:
-        return False
-    rows = [rows for parts in plan.parts.values() for rows in parts.rows]
-    return all(isinstance(each.queries, slice) for each in rows)
+    """Whether the C form runs a batch: no row has an adapter."""
+    return isinstance(batch.attention, PagedPlan) and not batch.adapters
 
 
-def _parts(parts: PagedParts) -> c.Parts:
+def _parts(parts: PagedParts, kept: list[Tensor]) -> c.Parts:
+    """``kept`` gets what the C structs point to and nobody else has."""
     made = c.Parts(row_count=len(parts.rows), level_count=len(parts.levels))
     for i, rows in enumerate(parts.rows):
-        at = rows.queries
-        assert isinstance(at, slice)
-        count = len(rows.table_starts) - 1
-        where = _address(rows.starts), rows.table_starts.data_ptr()
-        made.rows[i] = c.Rows(*where, at.start, at.stop - at.start, count)
+        at, places, first = rows.queries, None, 0
+        if isinstance(at, slice):
+            first, queries = at.start, at.stop - at.start
+        else:
+            places, queries = at.int(), len(at)
+            kept.append(places)
+        where = _address(places), _address(rows.starts), rows.table_starts.data_ptr()
+        made.rows[i] = c.Rows(*where, first, queries, len(rows.table_starts) - 1)
     for i, level in enumerate(parts.levels):
         index = (level.queries, level.starts, level.table_starts)
         sizes = len(level.queries), len(level.starts) - 1

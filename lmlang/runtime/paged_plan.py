@@ -127,6 +127,7 @@ def plan_paged(
     windows: Seq[int] = (0,),
     *,
     even: bool = False,
+    shares: bool = True,
     least: int | None = None,
     span: int = 1,
 ) -> PagedPlan:
@@ -139,15 +140,17 @@ def plan_paged(
         even: Rows of one token each: the sizes of all but the table depend on nothing but the
             number of rows and the plan's form, so that a recorded pass can be run with other
             numbers.
+        shares: Whether anything may be attended once for several rows.
         least: Slots that need not be read, from which on a stretch is shared; None is `MIN_SAVED`.
         span: Stretches are cut at multiples of so many slots.
     """
     stores = transfer.put_wide(*(row.own for row in rows))
     tables = _Tables()
+    least = MIN_SAVED if least is None else least
     whole: tuple[Rows, ...] | None = None
     made: dict[int, PagedParts] = {}
     for window in windows:
-        levels, cut = _shared(rows, window, MIN_SAVED if least is None else least, span)
+        levels, cut = _shared(rows, window, least, span) if shares else ([], [])
         if levels:
             own = _rows(rows, cut, tables, transfer)
             made[window] = PagedParts(

@@ -186,7 +186,7 @@ def _engine(
         pool,
         adapters=adapters,
         deterministic=config.deterministic,
-        paged=cuda or (has_c and not config.deterministic),
+        paged=cuda or has_c,
         graphs=graphs,
     )
     return Engine(

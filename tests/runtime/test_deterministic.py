@@ -12,6 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lmlang.kernels import native
+from lmlang.kernels.packed import pack_floats
+from lmlang.kernels.paged_attention import SPAN
 from lmlang.protocol import Output, Prompt, Request, SamplingParams, ScoreRequest, Text
 from lmlang.runtime.attention import AttentionPlan, plan_attention
 from lmlang.runtime.batch import Batch
@@ -23,29 +26,39 @@ from lmlang.runtime.model_runner import ModelRunner
 from lmlang.runtime.models.causal import CausalLM
 from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.models.opened import open_model
+from lmlang.runtime.paged_plan import PagedPlan, paged_words, plan_paged
 from lmlang.runtime.shape import LayerKind, Rope
 from lmlang.runtime.sharing import RowSlots
+from lmlang.runtime.transfer import Transfer
 from tests.runtime import oracle
 from tests.tiny import tiny_model, tiny_shape, tiny_weights
 
 SLOTS = 2_400
 
 
-def batch(ids: list[int], positions: list[int], plan: AttentionPlan | ExactPlan) -> Batch:
+needs_c = pytest.mark.skipif(not native.available(), reason=native.description())
+
+
+def batch(
+    ids: list[int], positions: list[int], plan: AttentionPlan | ExactPlan | PagedPlan
+) -> Batch:
     """A batch that wants all its logits."""
     return Batch(torch.tensor(ids), torch.tensor(positions), plan, torch.arange(len(ids)), ())
 
 
 class Machine:
-    """A deterministic runner, its pool, and texts whose tokens lie in scattered slots of it."""
+    """A deterministic runner, its pool, and texts whose tokens lie in scattered slots of it.
 
-    def __init__(self, model: CausalLM, seed: int = 0) -> None:
-        self.model = model
+    It computes with the C kernels' attention, which may share prefixes, or without.
+    """
+
+    def __init__(self, model: CausalLM, seed: int = 0, *, in_c: bool = False) -> None:
+        self.model, self.in_c, self.shared = model, in_c, 0
         pool = KVPool(model.kv_layers, SLOTS, model.dtype, model.device)
         for part in pool.layers:
             part.k.fill_(torch.nan)  # what nobody wrote must not be read
             part.v.fill_(torch.nan)
-        self.runner = ModelRunner(model, pool, deterministic=True)
+        self.runner = ModelRunner(model, pool, deterministic=True, paged=in_c)
         self.free = list(np.random.default_rng(seed).permutation(SLOTS))
         self.texts: dict[str, list[int]] = {}
         self.tables: dict[str, list[int]] = {}
@@ -72,10 +85,19 @@ class Machine:
                 ids += self.texts[name][before : before + count]
                 positions += range(before, before + count)
         if rows:
-            plan = plan_exact([*rows.values()], self.model.device, self.runner.windows)
-            logits = self.runner.run(batch(ids, positions, plan))
+            logits = self.runner.run(batch(ids, positions, self.plan([*rows.values()])))
             for name, row in rows.items():
                 self.done[name] += logits[row.start : row.start + row.count].unbind(0)
+
+    def plan(self, rows: list[RowSlots]) -> ExactPlan | PagedPlan:
+        device, windows = self.model.device, self.runner.windows
+        if not self.in_c:
+            return plan_exact(rows, device, windows)
+        transfer = Transfer(paged_words(rows, windows), device, None)
+        plan = plan_paged(rows, transfer, windows, least=1, span=SPAN)
+        transfer.send()
+        self.shared += sum(len(parts.levels) for parts in plan.parts.values())
+        return plan
 
     def finish(self, name: str, chunk: int = SLOTS) -> torch.Tensor:
         """Compute what is left of a text in such chunks, alone; all its logits."""
@@ -84,9 +106,9 @@ class Machine:
         return torch.stack(self.done[name])
 
 
-def alone(model: CausalLM, ids: list[int]) -> torch.Tensor:
+def alone(model: CausalLM, ids: list[int], *, in_c: bool = False) -> torch.Tensor:
     """The logits of a text that is computed whole, cold and alone."""
-    machine = Machine(model, seed=1)
+    machine = Machine(model, seed=1, in_c=in_c)
     machine.open("a", ids)
     return machine.finish("a")
 
@@ -106,6 +128,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 def model_of(family: str) -> LlamaModel:
     return tiny_model(**FAMILIES[family])[0]
+
+
+def packed_model_of(family: str) -> LlamaModel:
+    shape = tiny_shape(**FAMILIES[family])
+    weights = tiny_weights(shape)
+    return LlamaModel(
+        shape, {name: pack_floats(w) if w.ndim == 2 else w for name, w in weights.items()}
+    )
 
 
 MODELS = {family: model_of(family) for family in FAMILIES}
@@ -128,14 +158,14 @@ def test_the_logits_are_those_of_the_model(family: str) -> None:
     torch.testing.assert_close(wanted, theirs, rtol=1e-4, atol=1e-3)
 
 
-def check_every_way(model: CausalLM, length: int) -> None:
+def check_every_way(model: CausalLM, length: int, *, in_c: bool = False) -> None:
     ids = ids_of(1, length)
-    wanted = alone(model, ids)
+    wanted = alone(model, ids, in_c=in_c)
     for chunk in (7, 1):
-        machine = Machine(model)
+        machine = Machine(model, in_c=in_c)
         machine.open("a", ids)
         assert torch.equal(machine.finish("a", chunk), wanted), f"in chunks of {chunk}"
-    batched = Machine(model)
+    batched = Machine(model, in_c=in_c)
     for n in range(6):
         batched.open(str(n), ids if n == 3 else ids_of(n + 7, length // 2 + 5 * n))
     for counts in ((3, 1, 9, 30, 2, 40), (1, 1, 1, 1, 1, 1), (1, 50, 1, 2, 8, 1)):
@@ -143,7 +173,7 @@ def check_every_way(model: CausalLM, length: int) -> None:
     while len(batched.done["3"]) < length:
         batched.step({str(n): 20 if n == 3 else 1 for n in range(6)})
     assert torch.equal(batched.finish("3"), wanted), "beside five others"
-    cached = Machine(model)
+    cached = Machine(model, in_c=in_c)
     shared = length * 2 // 3
     cached.open("first", ids[:shared] + ids_of(2, 9))
     cached.finish("first")
@@ -153,6 +183,8 @@ def check_every_way(model: CausalLM, length: int) -> None:
     cached.open("a", ids, "first", shared)
     cached.step({"then 0": 3, "then 1": 4, "a": 6, "then 2": 1})
     assert torch.equal(cached.finish("a", 5), wanted), "behind a cached prefix"
+    if in_c and shared >= SPAN and 0 in cached.runner.windows:
+        assert cached.shared
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -160,8 +192,18 @@ def test_a_position_has_the_same_bits_however_it_is_computed(family: str) -> Non
     check_every_way(MODELS[family], 170)
 
 
+@needs_c
+@pytest.mark.parametrize("packed", [False, True], ids=["float32", "blocks"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_so_it_has_where_attention_runs_in_c_and_prefixes_are_shared(
+    family: str, packed: bool
+) -> None:
+    model = packed_model_of(family) if packed else MODELS[family]
+    check_every_way(model, 470, in_c=True)
+
+
 def test_the_embedded_model_has_the_same_bits_however_it_is_computed() -> None:
-    model = open_model(None).model
+    model = open_model(None, quantize="none").model
     ids, machine = ids_of(1, 24), Machine(model)
     wanted = alone(model, ids)
     for n in range(4):
@@ -171,6 +213,11 @@ def test_the_embedded_model_has_the_same_bits_however_it_is_computed() -> None:
     machine.step({"2": 3, "1": 20})
     machine.step({"2": 1})
     assert torch.equal(machine.finish("2"), wanted)
+
+
+@needs_c
+def test_so_it_has_in_blocks_with_prefixes_of_hundreds_of_tokens() -> None:
+    check_every_way(open_model(None, quantize="blocks8").model, 390, in_c=True)
 
 
 STEPS = st.lists(

@@ -11,7 +11,7 @@ import torch
 from lmlang.kernels import native
 from lmlang.kernels.packed import pack_floats
 from lmlang.protocol import Prompt, Request, SamplingParams, ScoreRequest, Text
-from lmlang.runtime import batch, model_runner
+from lmlang.runtime import batch, model_runner, parts
 from lmlang.runtime.local import Runtime
 from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.native_step import NativeStep
@@ -93,8 +93,9 @@ def test_answers_are_those_of_the_model_layer_by_layer(
     found = answers(model, kv_dtype=kv_dtype)
     assert counted.steps > 10
     assert counted.shared > 5
-    assert counted.others <= 2  # pieces of choices whose rows do not lie together
-    wanted = answers(model, kv_dtype=kv_dtype, deterministic=True)
+    assert not counted.others
+    monkeypatch.setattr(parts, "form_of", lambda x: "reference")
+    wanted = answers(model, kv_dtype=kv_dtype)
     assert counted.others > 10
     for one, other in zip(found[0], wanted[0], strict=True):
         assert one == pytest.approx(other, abs=0.02)

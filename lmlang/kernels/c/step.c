@@ -143,13 +143,16 @@ static int attend(const lm_model *m, const lm_layer *l, const lm_step *s, const 
     for (int i = 0; i < parts->row_count; i++) {
         const lm_step_rows *rows = parts->rows + i;
         lm_attention a = all;
-        a.q = q + rows->first * stride;
-        a.out = r->attended + rows->first * width;
-        a.lse = r->lse + (int64_t)rows->first * m->heads;
+        int64_t first = rows->queries ? 0 : rows->first;
+        a.q = q + first * stride;
+        a.out = r->attended + first * width;
+        a.lse = r->lse + first * m->heads;
+        a.queries = rows->queries;
         a.starts = rows->starts;
         a.table_starts = rows->table_starts;
         a.rows = rows->rows;
-        a.tokens = a.members = rows->count;
+        a.tokens = rows->queries ? s->tokens : rows->count;
+        a.members = rows->count;
         a.causal = 1;
         a.window = l->window;
         int fault = lm_attend(&a);

@@ -35,11 +35,12 @@ typedef struct {
     float eps, embed_scale, softcap, logit_softcap;
 } lm_model;
 
-/* Rows of queries that lie together in the batch. */
+/* Rows of queries. */
 typedef struct {
+    const int32_t *queries;     /* [count] places in the batch; NULL: from `first` on */
     const int32_t *starts;      /* [rows + 1], from 0; NULL: one query a row */
     const int32_t *table_starts; /* [rows + 1] */
-    int32_t first, count, rows, unused; /* queries first .. first + count - 1 */
+    int32_t first, count, rows, unused;
 } lm_step_rows;
 
 /* Groups of queries, each over slots that all of it see; they stand before those of the rows and of

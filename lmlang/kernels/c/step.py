@@ -64,8 +64,7 @@ class Rows(ctypes.Structure):
     """``lm_step_rows``."""
 
     _fields_ = (
-        ("starts", ctypes.c_void_p),
-        ("table_starts", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("queries", "starts", "table_starts")),
         *((name, ctypes.c_int32) for name in ("first", "count", "rows", "unused")),
     )
 
