@@ -5,7 +5,8 @@ r"""Typed outputs that a validator of the program's own refuses: the refused par
            └── tokens kept ──┘        └── hidden ─────┘ └new┘└ kept ┘
 
 What stands before the part is in the cache; what stands behind it stays, where it may. The hint is
-hidden as reasoning is: the model reads it, the text and the value have none of it.
+hidden as reasoning is: the model reads it, the text and the value have none of it. What has been
+refused there is not written again, however likely the model holds it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from lmlang.errors import ConstraintError, quote
 from lmlang.frontend.following import Following
 from lmlang.frontend.json_text import name_of, parsed, place_of
+from lmlang.frontend.refused import Refused
 from lmlang.frontend.thinking import Thinking, as_tokens
 from lmlang.frontend.units import (
     Unit,
@@ -27,13 +29,17 @@ from lmlang.frontend.units import (
     text_of,
     units_of,
 )
-from lmlang.grammar.spec import Hole, JsonSchema
+from lmlang.grammar.spec import Hole, JsonSchema, Spec
 from lmlang.protocol import Backend, Event, Finish, Generation, Output, Request, Text, Usage
 
 MAX_VALUE, MAX_MESSAGE = 80, 160
 """Characters of a refused value, and of what a validator said, that a hint tells."""
 HINT = 4 * (MAX_VALUE + MAX_MESSAGE + 40)
 """Tokens of a hint at most: a character has four bytes, and each is a token at the worst."""
+NO_OTHER = "its type allows no other"
+"""Why nothing is written anew."""
+LIVELY = 0.7
+"""The temperature, at least, of what is written anew and might be the same again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +51,16 @@ class _Part:
         value: What was refused, as it was written.
         kept: Pieces before it that stay.
         rest: Pieces behind it that stay.
-        constraint: What may be written instead.
+        constraint: What may be written instead; None: nothing.
+        drawn: Whether it must be drawn, or it might be the same again.
     """
 
     name: str
     value: str
     kept: list[Unit]
     rest: list[Unit]
-    constraint: Any
+    constraint: Spec | None
+    drawn: bool
 
 
 class Mending(Following):
@@ -96,6 +104,7 @@ class Mending(Following):
         self._draw_key = draw_key
         self._left = left
         self._first = first
+        self._refused = Refused()
         self.tries = 1
         self._usage = Usage()
         self.follow(first, lambda output: self._offer(self._begun(output), output), may_wait=True)
@@ -130,24 +139,23 @@ class Mending(Following):
             else:
                 part = self._part(units, output.text, refusal.steps)
                 most = self._room(part)
-                can = self._backend.info().has_tokens
-                if can and self.tries < self._most and most > 0:
+                limit = self._limit(part, most)
+                if not limit:
                     if not self.ended_by_cancelling():
                         self._again(part, refusal.message, most, output)
                     return
-                limit = (
-                    f"tries={self._most:,}" if can else "its backend has no tokens to go on from"
-                )
                 self.refused = _told(part, refusal.message, self.tries, limit)
                 self.refused.__cause__ = error.__cause__
         self._show(units, output)
 
     def _part(self, units: list[Unit], text: str, steps: tuple[str | int, ...]) -> _Part:
         spec = self.request.constraint
+        assert spec is not None  # that of a type
         root = parsed(text) if isinstance(spec, JsonSchema) else None
-        path, node = ((), None) if root is None else place_of(root, steps)
+        path, node = ((), root) if root is None else place_of(root, steps)
         if not path or node is None or node.end is None:
-            return _Part("", text, units[: kept_before(units, 0)], [], spec)
+            other, drawn = self._refused.instead(spec, text, "", (), root)
+            return _Part("", text, units[: kept_before(units, 0)], [], other, drawn)
         from lmlang.grammar.hole import stands_apart
 
         assert isinstance(spec, JsonSchema)
@@ -161,9 +169,10 @@ class Mending(Following):
             rest = _behind(units, len(text) - len(after))
             between = after.removesuffix(text_of(rest))
             rest = [Unit(between), *rest] if between else rest
-        lead = text[len(before) : node.start]
+        lead, value = text[len(before) : node.start], text[node.start : node.end]
         hole = Hole(spec, before, lead, after if alone else None)
-        return _Part(name_of(path), text[node.start : node.end], kept, rest, hole)
+        other, drawn = self._refused.instead(hole, value, text[: node.start], path, root)
+        return _Part(name_of(path), value, kept, rest, other, drawn)
 
     def _room(self, part: _Part) -> int:
         """Tokens that may be written instead of a part."""
@@ -171,20 +180,33 @@ class Mending(Following):
         most = self.request.params.max_tokens - used
         return most if self._left is None else min(most, self._left - self._usage.generated_tokens)
 
+    def _limit(self, part: _Part, most: int) -> str:
+        """What forbids another try; nothing, where it may be made."""
+        if not self._backend.info().has_tokens:
+            return "its backend has no tokens to go on from"
+        if part.constraint is None:
+            return NO_OTHER
+        return "" if self.tries < self._most and most > 0 else f"tries={self._most:,}"
+
     def _again(self, part: _Part, message: str, most: int, last: Output) -> None:
         """Write a part anew."""
-        said = f"/* {_plain(part.value, MAX_VALUE)} was refused: {_plain(message, MAX_MESSAGE)} */ "
+        # Of a value that may come again, only what was said: models write what they read.
+        what = "what stood here" if part.drawn else _plain(part.value, MAX_VALUE)
+        said = f"/* {what} was refused: {_plain(message, MAX_MESSAGE)} */ "
         hint = replace(as_tokens(self._backend, Text(said)), text="")
         kept = [*part.kept, Unit("", hidden=hint)]
         prompt = self.request.prompt
         for segment in segments_of(kept):
             prompt = prompt.append(segment)
         tag = replace(self.request.tag, op_path=f"{self.request.tag.op_path}/try{self.tries}")
+        params = self.request.params
+        if part.drawn:
+            params = replace(params, temperature=max(params.temperature, LIVELY))
         asked = self._ask(
             replace(
                 self.request,
                 prompt=prompt,
-                params=replace(self.request.params, max_tokens=most),
+                params=replace(params, max_tokens=most),
                 draw_key=self._draw_key(self.tries),
                 constraint=part.constraint,
                 input_logprobs_from=None,
@@ -247,10 +269,11 @@ def _whole(units: list[Unit], part: Output, last: Output, stays: bool) -> Output
 def _told(part: _Part, message: str, number: int, limit: str) -> ConstraintError:
     where = f"the field {part.name}" if part.name else "the value"
     times = "once" if number == 1 else f"{number} times"
+    more = "raise tries, " if limit.startswith("tries") else ""
     return ConstraintError(
         f"{where} = {quote(part.value)[1:-1]} was refused by a validator: {quote(message)[1:-1]}. "
-        f"It was written {times} ({limit}): raise tries, say in the prompt what is valid, or say "
-        "it by a type, which a constraint keeps."
+        f"It was written {times} ({limit}): {more}say in the prompt what is valid, or say it by a "
+        "type, which a constraint keeps."
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import threading
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
 import pydantic
@@ -16,8 +17,13 @@ from pydantic import AfterValidator
 import lmlang as lm
 from lmlang.errors import BudgetExceeded, ConstraintError, ProgramError
 from lmlang.frontend.dispatcher import Dispatcher
-from lmlang.grammar.spec import Hole
-from lmlang.grammar.types import is_validated
+from lmlang.frontend.json_text import parsed, place_of
+from lmlang.frontend.mending import LIVELY
+from lmlang.frontend.refused import without
+from lmlang.grammar.automaton import Automaton
+from lmlang.grammar.compiler import rules_of
+from lmlang.grammar.quotes import Quote
+from lmlang.grammar.types import is_validated, spec_of
 from lmlang.protocol import EndTurn, Prompt, Text, Turn
 from lmlang.server.app import make_app
 from lmlang.testing import RandomBackend, ScriptedBackend
@@ -138,9 +144,15 @@ def test_a_part_that_is_an_object_is_written_anew_as_a_whole(bad, new, good):
 
 
 def test_a_value_that_is_refused_as_a_whole_is_written_anew_from_its_beginning():
-    state, backend = run('{"low": 3, "high": 1}', '{"low": 0, "high": 1}', tp=Span)
+    state, backend = run('{"low": 3, "high": 1}', '{"low": 0, "high": 1}', tp=Span, temperature=0)
     assert state["x"] == Span(0, 1)
-    assert backend.requests[1].constraint == backend.requests[0].constraint
+    first, second = backend.requests
+    assert second.constraint == first.constraint
+    # It might be the same again, of which no constraint says within bounds that it is not.
+    assert (first.params.temperature, second.params.temperature) == (0, LIVELY)
+    assert backend.decode(second.prompt.segments()[1].ids) == (
+        "/* what stood here was refused: low is above high */ "
+    )
     state, _ = run("3", "7", tp=Annotated[int, pydantic.AfterValidator(large)])
     assert state["x"] == 7
 
@@ -157,9 +169,8 @@ def test_where_values_depend_on_one_another_all_that_follows_is_written_anew():
 
     union = list[Even] | list[str]
     state, backend = run('[{"n": 1}, {"n": 4}]', '2}, {"n": 6}]', tp=union)
-    assert backend.requests[1].constraint == Hole(
-        backend.requests[0].constraint, '[{"n": ', "", None
-    )
+    hole = backend.requests[1].constraint
+    assert (hole.before, hole.lead, hole.after) == ('[{"n": ', "", None)
     assert [each.n for each in state["x"]] == [2, 6]
 
 
@@ -179,7 +190,7 @@ def test_what_was_closed_to_fit_stays_so_when_another_part_is_written_anew():
 
 
 def test_after_so_many_tries_the_error_names_field_value_and_message():
-    for tries, answers in ((1, [BAD]), (2, [BAD, "4"]), (None, [BAD, "4", "4"])):
+    for tries, answers in ((1, [BAD]), (2, [BAD, "4"]), (None, [BAD, "4", "2"])):
         state, backend = run(*answers, tries=tries)
         error = state.error()
         assert type(error) is ConstraintError
@@ -189,6 +200,113 @@ def test_after_so_many_tries_the_error_names_field_value_and_message():
         assert f"tries={len(answers)}" in str(error)
         assert len(backend.requests) == len(answers)
         assert state.usage().generated_tokens >= len(BAD)
+
+
+def allows(spec, text):
+    automaton = Automaton(rules_of(spec)[0])
+    state = automaton.run(automaton.start, text.encode())
+    return state is not None and state.accepting
+
+
+class Everything(pydantic.BaseModel):
+    word: Literal["a", "b", "d"]
+    maybe: int | None = None
+    ages: dict[str, float]
+    inner: list[Job] | list[str] | Span
+    tree: Everything | None = None
+
+
+FULL = (
+    '{"word": "a", "maybe": 1, "ages": {"x": 0.1, "y": 3, "z": 0.1}, '
+    '"inner": [{"start": 1, "end": 2, "at": "x"}, {"start": 3, "end": 2, "at": "x"}], '
+    '"tree": {"word": "b", "ages": {}, "inner": ["s", "t"]}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "others", "never"),
+    [
+        (("word",), ['"b"', '"d"'], ['"c"']),
+        (("maybe",), ["10", "2", "null"], ['"1"']),
+        (("ages", "y"), ["0.1", "30", "3.5"], ["true"]),
+        (("ages", "z"), ["3", "0.11", "1"], ["null"]),
+        (("inner", 0, "at"), ['""', '"xx"', '"y"'], ["1"]),
+        (("inner", 1, "end"), ["3", "20"], ["null"]),
+        (("tree", "word"), ['"a"'], ['""']),
+        (("tree", "inner", 1), ['"s"', '"tt"'], ["null"]),
+    ],
+)
+def test_a_value_in_json_is_told_apart_and_all_else_stays(path, others, never):
+    spec = spec_of(Everything)
+    root = parsed(FULL)
+    node = place_of(root, path)[1]
+    before, value, after = FULL[: node.start], FULL[node.start : node.end], FULL[node.end :]
+    found = without(spec, [value], path, root)
+    assert allows(spec, FULL)
+    assert not allows(found, FULL)
+    for other in (*others, *never):
+        text = before + other + after
+        assert allows(found, text) == allows(spec, text) == (other in others)
+    swapped = FULL.replace('"word": "a", "maybe": 1', '"maybe": 1, "word": "a"')
+    assert not allows(found, swapped.replace(value, others[0]))
+    assert not allows(without(spec, [value, others[0]], path, root), before + others[0] + after)
+
+
+@pytest.mark.parametrize(
+    ("tp", "values", "others"),
+    [
+        (int, ["7", "70"], ["700", "0", "-7"]),
+        (date, ["2020-01-01"], ["2020-01-02"]),
+        (Literal["a", 2, "c"], ["a", "2"], ["c"]),
+        (int | str | None, ["5", '"x"', "None"], ["55", '"xy"', '"None"']),
+        (str, ['"x\\u00e9"'], ['"x"', '"xéé"']),
+        (Quote("a b c", min_length=1), ['"a"'], ['"a b"', '"b"']),
+    ],
+)
+def test_a_whole_value_is_told_apart(tp, values, others):
+    spec = spec_of(tp)
+    found = without(spec, values)
+    for text in values:
+        assert (allows(spec, text), allows(found, text)) == (True, False)
+    for text in others:
+        assert (allows(spec, text), allows(found, text)) == (True, True)
+    assert without(spec_of(Literal["a", "b"]), ["a", "b"]) is None
+
+
+def test_what_was_refused_is_not_written_again_even_where_the_model_would():
+    seen = []
+
+    def never(value):
+        seen.append(value)
+        raise ValueError("never right")
+
+    def shown(tp):
+        @lm.function
+        def program(s):
+            s += "A: " + lm.gen("x", type=tp, temperature=0, max_tokens=90, tries=5)
+
+        return program.run_batch([()], backend=runtime, on_error="return")[0].error()
+
+    class Held(pydantic.BaseModel):
+        before: bool
+        value: Annotated[int, AfterValidator(never)]
+        behind: bool
+
+    class Coloured(pydantic.BaseModel):
+        value: Annotated[Literal["red", "green", "blue"], AfterValidator(never)]
+
+    with lm.Runtime.over(*tiny_model(), kv_tokens=4_000, max_batch_tokens=256) as runtime:
+        for tp in (Annotated[int, AfterValidator(never)], Held):
+            seen.clear()
+            assert "was refused by a validator: never right. It was written 5 times" in str(
+                shown(tp)
+            )
+            assert len(seen) == len(set(seen)) == 5
+        for tp in (Annotated[Literal["a", "b"], AfterValidator(never)], Coloured):
+            seen.clear()
+            error = str(shown(tp))
+            assert f"{len(seen)} times (its type allows no other): say in the prompt" in error
+            assert len(seen) == len(set(seen)) == (3 if tp is Coloured else 2)
 
 
 def test_what_reads_types_of_the_language_and_the_library_is_no_validator():
