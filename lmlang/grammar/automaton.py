@@ -124,10 +124,12 @@ class Swift(Rules, Protocol):
     def run(self, key: Any, data: bytes) -> Key | None:
         """The key behind some bytes, as if they were pushed; None where no output goes on so."""
 
-    def same(self, key: Any) -> int:
-        """How many bytes do the same behind all runs that leave the contents `Leaving.ALIKE`.
+    def same(self, key: Any) -> tuple[int, Hashable] | None:
+        """What is the same behind all runs that leave the contents `Leaving.ALIKE`; None: nothing.
 
-        Those that are `asked` are left out.
+        Returns:
+            How many bytes do the same behind them, but for those that are `asked`; and a name. Keys
+            of one name lead to where the same bytes do the same.
         """
 
 
@@ -173,10 +175,18 @@ class State:
 
 
 class Automaton:
-    """All states of one grammar. Thread-safe: what it keeps is a cache, no more."""
+    """All states of one grammar. Thread-safe: what it keeps is a cache, no more.
+
+    Args:
+        rules: What is allowed.
+
+    Attributes:
+        alike: What has been found out of states that do the same; owned by `masks.py`.
+    """
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
+        self.alike: dict[Hashable, Any] = {}
         self._swift = rules if isinstance(rules, Swift) else None
         self._states: dict[Key, State] = {}
         self.start = self._state(rules.start())
@@ -214,9 +224,9 @@ class Automaton:
             state.ways[data] = found
         return found
 
-    def same(self, state: State) -> int:
-        """How many bytes do the same behind contents of a state (see `Swift`)."""
-        return 0 if self._swift is None else self._swift.same(state.key)
+    def same(self, state: State) -> tuple[int, Hashable] | None:
+        """What is the same behind contents of a state (see `Swift`); None: nothing is known."""
+        return None if self._swift is None else self._swift.same(state.key)
 
     def runs(self, state: State) -> tuple[bytes, ...] | None:
         """Runs of bytes, one of which comes next (see `Swift`); None: none are known."""
@@ -261,6 +271,7 @@ class Automaton:
                     state.ways.clear()
                     state.masks = state.closing = None
                 self._states.clear()
+                self.alike.clear()
                 self._keep_start()
             found = self._states.setdefault(key, State(key, self.rules.accepting(key)))
         return found

@@ -27,7 +27,7 @@ MAX_CONTENTS = 4_096
 """Contents whose tokens one vocabulary keeps."""
 SHORT = 16
 """Most tokens have at most so many bytes."""
-MAX_CLOSED = 64
+MAX_CLOSED = 120
 """States of free text at most."""
 MAX_FREE = 256
 """Kinds of free text that one vocabulary keeps: some bytes for each of its tokens."""

@@ -140,7 +140,7 @@ States: TypeAlias = tuple[int, ...]
 """A state of each machine, `GONE` where it accepts nothing any more."""
 
 
-MAX_EXPLORED = 6_000
+MAX_EXPLORED = 2_048
 """States of several parts that are looked at to find how far they are from what they accept."""
 
 
@@ -151,7 +151,7 @@ class Product:
         self.alphabet, self._lifted = product_of([machine.alphabet for machine in machines])
         self._machines = tuple(machines)
         self._every = every
-        self._lifts: list[dict[int, int]] = [{} for _ in machines]
+        self._lifts: list[dict[int, list[tuple[int, int]]]] = [{} for _ in machines]
         self.sure = not every and all(machine.sure for machine in machines)
         reaches = [machine.reach for machine in machines if machine.reach is not None]
         self.reach = max(reaches) if not every and len(reaches) == len(machines) else None
@@ -166,14 +166,17 @@ class Product:
 
         Where a length is near one of its ends it is as it is.
         """
-        more = 0
-        if self._every:
-            reach = self._reach_of_others
-            if reach is None or not self._is_long_enough(key, length + reach):
-                return key
-            more = reach if self._parts > 1 else 0
+        alike = self._alike(key, length)
+        if not self._every or alike == key:  # the longer texts are, the fewer are alike
+            return alike
+        reach = self._reach_of_others
+        if reach is None or not self._is_long_enough(key, length + reach):
+            return key
+        return self._alike(key, length + reach) if self._parts > 1 else alike
+
+    def _alike(self, key: States, length: int) -> States:
         return tuple(
-            GONE if state == GONE else machine.alike(state, length + more)
+            GONE if state == GONE else machine.alike(state, length)
             for machine, state in zip(self._machines, key, strict=True)
         )
 
@@ -221,22 +224,26 @@ class Product:
     def _is_gone(self, states: States) -> bool:
         return GONE in states if self._every else all(state == GONE for state in states)
 
-    def _lift(self, index: int, some: int) -> int:
-        found = self._lifts[index].get(some)
-        if found is None:
-            every, lifted = self._machines[index].alphabet.all, self._lifted[index]
-            found, few = 0, some if some.bit_count() * 2 <= every.bit_count() else every ^ some
-            for letter in bits(few):
-                found |= lifted[letter]
-            found = self._lifts[index][some] = found if few == some else found ^ self.alphabet.all
-        return found
+    def _lift(self, index: int, state: int) -> list[tuple[int, int]]:
+        """The edges of a part, in classes of the whole."""
+        if state == GONE:
+            return []
+        edges = self._lifts[index].get(state)
+        if edges is None:
+            every, lifted, edges = self._machines[index].alphabet.all, self._lifted[index], []
+            for some, target in self._machines[index].edges(state):
+                found, few = 0, some if some.bit_count() * 2 <= every.bit_count() else every ^ some
+                for letter in bits(few):
+                    found |= lifted[letter]
+                edges.append((found if few == some else found ^ self.alphabet.all, target))
+            self._lifts[index][state] = edges
+        return edges
 
     def edges(self, key: States) -> Iterable[tuple[int, States]]:
         """Where all of them lead, for classes that none of them tells apart."""
         parts: list[tuple[int, States]] = [(self.alphabet.all, ())]
-        for index, machine in enumerate(self._machines):
-            edges = () if key[index] == GONE else machine.edges(key[index])
-            lifted = [(self._lift(index, some), target) for some, target in edges]
+        for index, state in enumerate(key):
+            lifted = self._lift(index, state)
             finer = []
             for some, targets in parts:
                 for other, target in lifted:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -183,15 +183,16 @@ class Masks:
         """
         leaving = automaton.rules.leaving(state.key)
         nodes: Iterable[int] = onward.nodes
+        if leaving is Leaving.ALIKE:
+            same = automaton.same(state)
+            if same is not None:
+                found += self._behind_alike(automaton, state, paths[onward.nodes[0]], onward, same)
+                return
         if leaving >= Leaving.ALIKE:
             behind = automaton.run(state, paths[onward.nodes[0]])
             assert behind is not None, "what is sure to leave a content leads somewhere"
             if leaving is Leaving.SAME:
                 self._walk(automaton, behind, onward, found)
-                return
-            same = automaton.same(state)
-            if same:
-                self._walk_alike(automaton, state, (behind, onward, same), found)
                 return
             following = automaton.following(behind)
             nodes = [node for node in nodes if self._trie.children(node, following)]
@@ -200,41 +201,56 @@ class Masks:
             assert behind is not None, "what is sure to leave a content leads somewhere"
             self._walk(automaton, behind, self._frontiers.of((node,)), found)
 
-    def _walk_alike(
+    def _behind_alike(
         self,
         automaton: Automaton,
         before: State,
-        begun: tuple[State, Frontier, int],
-        found: list[int],
-    ) -> None:
+        path: bytes,
+        onward: Frontier,
+        same: tuple[int, Hashable],
+    ) -> Sequence[int]:
         """The same where all nodes go on alike at first.
 
         Args:
             automaton: The automaton.
-            before: The state that all bytes of the tokens come behind.
-            begun: A state for all nodes of a frontier, and how many bytes do the same there.
-            found: Takes the tokens.
+            before: The state inside of the content.
+            path: The bytes up to one of the nodes.
+            onward: The nodes.
+            same: How far they go on alike, and the name of what does so (see `Swift.same`).
         """
-        open_ = [begun]
+        length, name = same
+        known: tuple[int, ...] | None = automaton.alike.get((name, onward))
+        if known is not None:
+            return known
+        behind = automaton.alike.get((name, path[-1]))
+        if behind is None:
+            behind = automaton.alike[name, path[-1]] = automaton.run(before, path)
+            assert behind is not None, "what is sure to leave a content leads somewhere"
+        found: list[int] = []
+        unlike: list[Frontier] = []
+        open_ = [(behind, onward, length)]
         while open_:
             state, frontier, left = open_.pop()
             runs = automaton.runs(state)
             if runs is None:
                 following = automaton.following(state)
                 runs = tuple(ONE[head] for head in frontier.heads if head in following)
-            if any(len(run) > left and run[0] in frontier.heads for run in runs):
-                for node in frontier.nodes:
-                    here = automaton.run(before, self._trie.path(node))
-                    if here is not None:
-                        self._walk(automaton, here, self._frontiers.of((node,)), found)
-                continue
             for run in runs:
-                ids, onward = self._frontiers.step(frontier, run)
+                ids, further = self._frontiers.step(frontier, run[:left])
                 found += ids
-                if onward is not None:
-                    behind = automaton.run(state, run)
-                    assert behind is not None, "a run that may come leads somewhere"
-                    open_.append((behind, onward, left - len(run)))
+                if further is not None and len(run) < left:
+                    here = automaton.run(state, run)
+                    assert here is not None, "a run that may come leads somewhere"
+                    open_.append((here, further, left - len(run)))
+                elif further is not None:
+                    unlike.append(further)
+        if not unlike:
+            automaton.alike[name, onward] = tuple(found)
+        for node in (node for frontier in unlike for node in frontier.nodes):
+            here = automaton.run(before, self._trie.path(node))
+            if here is not None:
+                self._walk(automaton, here, self._frontiers.of((node,)), found)
+        return found
 
     def _walk(
         self, automaton: Automaton, state: State, frontier: Frontier | None, found: list[int]

@@ -20,10 +20,10 @@ import numpy as np
 from lmlang.errors import Unsatisfiable
 from lmlang.grammar.alphabet import bits
 from lmlang.grammar.automaton import DEAD, LEAVE
-from lmlang.grammar.charset import LAST
 from lmlang.grammar.language import Language
 from lmlang.grammar.machine import GONE, NEVER, Edges
 from lmlang.grammar.machines import Texts
+from lmlang.grammar.row_plan import SEVERAL, RowPlans
 from lmlang.grammar.spelling import (
     ESCAPES,
     FREE_ESCAPES,
@@ -32,7 +32,6 @@ from lmlang.grammar.spelling import (
     PAIR,
     Spelling,
     characters_of,
-    leads_of,
     shared_digits,
 )
 
@@ -78,14 +77,8 @@ class TextTable:
         self._slots = np.full(1024, -1, np.int32)
         self._store = np.empty((64, 256), np.int32)
         self._used = 0
-        self._ascii: dict[int, list[int]] = {}
-        for byte in range(128):
-            if not (self._json and byte in ESCAPES):
-                self._ascii.setdefault(self._alphabet.letter(byte), []).append(byte)
-        self._ascii_classes = sum(1 << letter for letter in self._ascii)
-        self._bytes: dict[int, Any] = {}
+        self._plans = RowPlans(self._alphabet, spelling)
         self._blocks: dict[tuple[int, int, int], list[list[tuple[int, int, int]]]] = {}
-        self._leads = leads_of(self._alphabet)
         if machine.distance(machine.start) >= NEVER:
             raise Unsatisfiable(f"{language.name}: no text at all is possible.")
         self.start = self._number((machine.start,))
@@ -262,38 +255,21 @@ class TextTable:
         return ~targets.pop() if len(targets) == 1 else source
 
     def _fill_between(self, row: Any, state: int) -> None:
-        edges = self._alive(state)
-        for some, target in edges:
-            inside = self._bytes_of(some)
-            if len(inside):
-                row[inside] = self._number((target,))
-        for (_, first, last, missing), leads in self._leads:
-            source = self._way(state, [leads[0][1:]])
-            if source is None:
-                continue
-            if source < 0:
-                row[[lead for lead, _, _ in leads]] = self._number(
-                    ("to", source, first, last, missing)
-                )
-            else:
-                for lead, low, high in leads:
-                    row[lead] = self._number(("in", state, low, high, missing))
-        if self._json:
-            if self._machine.accepting(state):
-                row[ord('"')] = LEAVE
-            escaped = [(0, LAST)] if self._free else [(code, code) for code in ESCAPES]
-            source = self._way(state, escaped)
-            if source is not None:
-                row[ord("\\")] = self._number(("escape", source, b""))
-
-    def _bytes_of(self, some: int) -> Any:
-        """The bytes that are characters of some classes."""
-        some &= self._ascii_classes
-        found = self._bytes.get(some)
-        if found is None:
-            inside = [byte for letter in bits(some) for byte in self._ascii[letter]]
-            found = self._bytes[some] = np.array(inside, np.int64)
-        return found
+        joined: dict[int, int] = {}
+        for some, target in self._alive(state):
+            joined[target] = joined.get(target, 0) | some
+        plan, targets = self._plans.of(tuple(joined.values())), list(joined)
+        onward = [self._number((target,)) for target in targets]
+        for edge, (first, last, missing) in plan.leads:
+            onward.append(self._number(("to", ~targets[edge], first, last, missing)))
+        if plan.escape is not None:
+            source = state if plan.escape == SEVERAL else ~targets[plan.escape]
+            onward.append(self._number(("escape", source, b"")))
+        row[:] = np.array([*onward, DEAD], np.int32)[plan.index]
+        for lead, span in plan.parted:
+            row[lead] = self._number(("in", state, *span))
+        if self._json and self._machine.accepting(state):
+            row[ord('"')] = LEAVE
 
     def _fill_inside(self, row: Any, source: int, first: int, last: int, missing: int) -> None:
         for blocks in self._blocks_of(first, last, missing):

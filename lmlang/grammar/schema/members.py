@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -285,18 +285,19 @@ class Key:
         onward = self._onward(data[at:end]) if end > at else None
         return (self, at) if onward is None else (onward, end)
 
-    def same(self, layout: Layout) -> int:
-        """How many bytes do the same behind all keys that are no names, unless they are `known`.
+    def same(self, layout: Layout) -> tuple[int, Hashable] | None:
+        """What is the same behind all keys that are no names, unless they are `known`.
 
         Whether the next key may end depends on this one, if it is also none of the names.
         """
         if len(self.readings) > 1 or len(self.readings[0].cells) != 1:
-            return 0
-        _, plan, spot, _, ((number, _, _),) = self.readings[0]
+            return None
+        goal, plan, spot, _, ((number, _, _),) = self.readings[0]
         if not plan.are_alike(number, spot):
-            return 0
+            return None
         value, quotes = 1, 2
-        return len(layout.colon + layout.between(self.depth)) + value + quotes - 1
+        length = len(layout.colon + layout.between(self.depth)) + value + quotes - 1
+        return length, (goal, plan, spot, number, self.depth, self.canonical)
 
     def begins(self, context: Context) -> Start | None:
         """No value begins inside of a key."""

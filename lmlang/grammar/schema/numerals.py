@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 from lmlang.grammar.schema.numbers import MAX_DIGITS, Grid, Numbers, spell, without_bounds
 
+MAX_KEPT = 4_096
+"""Numerals of a spelling that are kept, each with a byte behind it."""
 BYTES = b"-.0123456789"
 """What numbers are written with, in ascending order."""
 
@@ -148,9 +150,20 @@ class Spelling:
         self._any = beyond is None and self._modulus == 1
         self._tens = [10**n for n in range(MAX_DIGITS + grid.places + 2)]
         self._holes = sorted(map(abs, grid.holes))
+        self._pushed: dict[tuple[Numeral, int], Numeral | None] = {}
 
     def push(self, known: Numeral, byte: int) -> Numeral | None:
         """The numeral behind one more byte of one of this spelling."""
+        pushed = self._pushed
+        try:
+            return pushed[known, byte]
+        except KeyError:
+            if len(pushed) >= MAX_KEPT:
+                pushed.clear()
+            found = pushed[known, byte] = self._push(known, byte)
+            return found
+
+    def _push(self, known: Numeral, byte: int) -> Numeral | None:
         _, part, negative, digits, count = known
         if 48 <= byte <= 57:
             digit = byte - 48

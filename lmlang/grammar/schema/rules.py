@@ -11,7 +11,7 @@ its value ends. The stack is as deep as the output; there is no limit but that o
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 from lmlang.grammar.automaton import Content, Leaving
 from lmlang.grammar.budget import spend
@@ -94,11 +94,12 @@ class SchemaRules:
             onward, at = found, at + 1
         return onward
 
-    def same(self, key: Where) -> int:
+    def same(self, key: Where) -> tuple[int, Hashable] | None:
         """Up to where the next key could end, which must be another one."""
         if not isinstance(key, Place) or key.begun or not isinstance(key.level.frame, Key):
-            return 0
-        return key.level.frame.same(self._layout)
+            return None
+        found = key.level.frame.same(self._layout)
+        return None if found is None else (found[0], (key.outer, found[1]))
 
     def following(self, key: Where) -> bytes:
         """The bytes for which `push` gives a key, in ascending order."""
@@ -153,19 +154,24 @@ class SchemaRules:
 
     def leaving(self, key: Where) -> Leaving:
         """What is known of the end of a string or key, but for those that are `asked`."""
-        places = list(_all(key))
+        if isinstance(key, Place):
+            frame = key.level.frame
+            if key.begun or not isinstance(frame, (Strings, Key)):
+                return Leaving.UNKNOWN
+            if isinstance(frame, Key):
+                return Leaving.ALIKE
+            return Leaving.SAME if len(key.level.contents()) == 1 else Leaving.FREE
+        places = key.places
         if any(p.begun or not isinstance(p.level.frame, (Strings, Key)) for p in places):
             return Leaving.UNKNOWN
-        if len(places) > 1:
-            return Leaving.FREE
-        level = places[0].level
-        if isinstance(level.frame, Key):
-            return Leaving.ALIKE
-        return Leaving.SAME if len(level.contents()) == 1 else Leaving.FREE
+        return Leaving.FREE
 
     def asked(self, key: Where) -> frozenset[bytes]:
         """The rests of keys that are names, or have been written."""
-        frames = [place.level.frame for place in _all(key)]
+        if isinstance(key, Place):
+            frame = key.level.frame
+            return frozenset(frame.known) if isinstance(frame, Key) else frozenset()
+        frames = [place.level.frame for place in key.places]
         return frozenset().union(*(frame.known for frame in frames if isinstance(frame, Key)))
 
     def pointer(self, key: Where) -> str:
