@@ -9,7 +9,8 @@
 All subjects are there at once, and stand still (SIGSTOP) while another one is measured; they take
 turns. Each starts a program with nothing cached, and keeps what it can within it. Peers that are
 installed (`make peers`) run; the others are named. Answers are compared with ours in float32.
-What takes longer than --limit seconds is measured once. --page writes the table into the docs.
+What takes longer than --limit seconds is measured once; some are anyhow, after all others. --page
+writes the tables into the docs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import report
 
 # isort: split
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -97,25 +99,29 @@ def works_of(model: Path, size: str, only: Collection[str]) -> dict[str, Any]:
     return json.loads(json.dumps(made))  # type: ignore[no-any-return]
 
 
+@contextlib.contextmanager
 def begun(
-    wanted: Sequence[str], model: Path, threads: int
-) -> tuple[dict[str, Subject], dict[str, str]]:
-    """The subjects that are there, and why others are not."""
+    wanted: Sequence[str], model: Path, threads: int, missing: dict[str, str]
+) -> Iterator[dict[str, Subject]]:
+    """The subjects that are there, which end afterwards; ``missing`` is told why others are not."""
     found: dict[str, Subject] = {}
-    missing: dict[str, str] = {}
-    for name in wanted:
-        kind = SUBJECTS[name]
-        if not kind.python.exists():
-            missing[name] = f"not installed: make {kind.venv}"
-            continue
-        began = time.monotonic()
-        try:
-            found[name] = Subject(kind, model, threads)
-        except (Late, RuntimeError) as error:
-            missing[name] = f"did not begin: {str(error).strip().splitlines()[-1][:160]}"
-        else:
-            print(f"{name}: there after {time.monotonic() - began:.1f} s", flush=True)
-    return found, missing
+    try:
+        for name in wanted:
+            kind = SUBJECTS[name]
+            if not kind.python.exists():
+                missing[name] = f"not installed: make {kind.venv}"
+                continue
+            began = time.monotonic()
+            try:
+                found[name] = Subject(kind, model, threads)
+            except (Late, RuntimeError) as error:
+                missing[name] = f"did not begin: {str(error).strip().splitlines()[-1][:160]}"
+            else:
+                print(f"{name}: there after {time.monotonic() - began:.1f} s", flush=True)
+        yield found
+    finally:
+        for subject in found.values():
+            subject.end()
 
 
 def measured(
@@ -131,11 +137,11 @@ def measured(
         limit: Seconds; who takes longer is measured once, four times as long is late.
     """
     results: dict[str, dict[str, Any]] = {}
-    for number in range(repeat):
+    for _ in range(repeat):
         for subject in subjects:
             known = results.setdefault(subject, {"seconds": []})
             slow = any(each > limit for each in known["seconds"])
-            if "error" in known or (number and (slow or SUBJECTS[subject].once)):
+            if "error" in known or slow:
                 continue
             try:
                 found = subjects[subject].ask(name, work, 4 * limit)
@@ -167,9 +173,11 @@ def selected(works: list[Any], subjects: dict[str, Subject], seconds: float) -> 
     return {name: agreement.told(mine, exact, works) for name, mine in found.items()}
 
 
-def shown(part: str, results: Mapping[str, dict[str, Any]]) -> None:
-    """The table of one part."""
-    known = results.get(OURS, {}).get("seconds")
+def shown(
+    part: str, results: Mapping[str, dict[str, Any]], whole: Mapping[str, dict[str, Any]]
+) -> None:
+    """The table of some subjects in one part, beside ours, which may be elsewhere in the whole."""
+    known = whole.get(OURS, {}).get("seconds")
     ours = statistics.median(known) if known else None
     rows = []
     for name, found in results.items():
@@ -234,48 +242,63 @@ def main() -> None:
     print(", ".join(f"{name} {value}" for name, value in facts.items()), flush=True)
     told: dict[str, Any] = {"benchmark": "peers", "small": given.small, "size": size, **facts}
     told |= {"repeat": given.repeat, "groups": {name: SUBJECTS[name].group for name in wanted}}
+    told |= {"missing": {}, "steps": {}, "results": {}}
     if START in given.only:  # while no subject holds the files in memory
         told[START] = startup.measured(model, given.threads, given.repeat)
         print(f"{START}: {json.dumps(told[START])}", flush=True)
-    subjects, told["missing"] = begun(wanted, model, given.threads)
-    try:
-        for _ in run(works, subjects, given, told):
-            if given.out is not None:
-                given.out.write_text(json.dumps(told))
-    finally:
-        for subject in subjects.values():
-            subject.end()
+    exact: dict[str, Any] = {}
+    for once in (False, True):
+        names = [name for name in wanted if SUBJECTS[name].once == once]
+        rounds = 1 if once else given.repeat
+        with begun(names, model, given.threads, told["missing"]) as subjects:
+            for _ in run(works, subjects, rounds, given.limit, told, exact):
+                if given.out is not None:
+                    given.out.write_text(json.dumps(told))
     for name, why in told["missing"].items():
         print(f"{name}: {why}")
     print_json(told)
 
 
 def run(
-    works: dict[str, Any],
+    works: Mapping[str, Any],
     subjects: dict[str, Subject],
-    given: argparse.Namespace,
+    rounds: int,
+    limit: float,
     told: dict[str, Any],
+    exact: dict[str, Any],
 ) -> Iterator[str]:
-    """Measure part by part, and add what was found to ``told``; yields the part that is done."""
-    told |= {"steps": {}, "results": {}}
-    items = works.pop(SELECT, None)
-    for part, (name, work) in works.items():
+    """Measure part by part; yields the part that is done.
+
+    Args:
+        works: By part, of `works_of`.
+        subjects: By name.
+        rounds: How often each is measured.
+        limit: Of `measured`.
+        told: What was found is added to it.
+        exact: Answers by part that others are compared with: they are added, or were there.
+    """
+    for part, work in works.items():
+        if part == SELECT:
+            if any(name in COMPARED for name in subjects):
+                told[SELECT] = selected(work, subjects, 4 * limit)
+                print(f"\n{SELECT}: {json.dumps(told[SELECT])}", flush=True)
+                yield part
+            continue
+        name, given = work
         kinds = {subject: SUBJECTS[subject].parts for subject in subjects}
         some = {n: subject for n, subject in subjects.items() if not kinds[n] or part in kinds[n]}
         if not some:
             continue
-        if not given.small:
-            measured(name, less(name, work), some, 1, given.limit)
-        results = measured(name, work, some, given.repeat, given.limit)
-        judged(name, work, results)
-        shown(part, results)
-        told["results"][part] = results
-        told["steps"][part] = work["tokens"] - 1 if name == "raw" else 0
+        if told["size"] != "small":
+            measured(name, less(name, given), some, 1, limit)
+        results = measured(name, given, some, rounds, limit)
+        reference = results.get(FLOAT32, results.get(OURS, {})).get("answer")
+        exact.setdefault(part, reference)
+        judged(name, given, results, exact[part])
+        told["results"].setdefault(part, {}).update(results)
+        shown(part, results, told["results"][part])
+        told["steps"][part] = given["tokens"] - 1 if name == "raw" else 0
         yield part
-    if items is not None:
-        told[SELECT] = selected(items, subjects, 4 * given.limit)
-        print(f"\n{SELECT}: {json.dumps(told[SELECT])}", flush=True)
-        yield SELECT
 
 
 def less(name: str, work: Any) -> Any:

@@ -1,17 +1,15 @@
-"""What answers are worth: as those of lmlang in float32, valid, right."""
+"""What answers are worth: as those of a reference, valid, right."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from choices import MARGIN
-from subjects import FLOAT32, OURS
 from typed import read
 
 
-def judged(name: str, work: Any, results: dict[str, dict[str, Any]]) -> None:
-    """Count what is as in ours in float32, and tokens that were made; drops the answers."""
-    reference = results.get(FLOAT32, results.get(OURS, {})).get("answer")
+def judged(name: str, work: Any, results: dict[str, dict[str, Any]], reference: Any) -> None:
+    """Count what is as in a reference, and tokens that were made; drops the answers."""
     for found in results.values():
         answer = found.pop("answer", None)
         if answer is not None and name == "typed":

