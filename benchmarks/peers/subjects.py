@@ -86,7 +86,11 @@ SUBJECTS: Mapping[str, Kind] = {
     "lmlang, no cascade": _without(cascade=False),
     "lmlang, fcfs": _without(policy="fcfs"),
     "lmlang, reference kernels": Kind(
-        "of_lmlang", environment={"LMLANG_KERNELS": "reference"}, group="without", once=True
+        "of_lmlang",
+        environment={"LMLANG_KERNELS": "reference"},
+        group="without",
+        parts=(*SHARING, "decode 8"),
+        once=True,
     ),
     FLOOR: Kind("of_floor", group="floor", parts=RAW),
     "transformers bfloat16": Kind("of_transformers", None, {"dtype": "bfloat16"}),
