@@ -178,7 +178,8 @@ def _not_measured(told: Mapping[str, Any]) -> Table:
     ]
     if missing:
         yield "Not measured: " + "; ".join(missing) + "."
-    left_out = [name for name in SUBJECTS if name not in told["groups"]]
+    known = {*told["missing"], *(name for found in told["results"].values() for name in found)}
+    left_out = [name for name in SUBJECTS if name not in known]
     if left_out:
         yield f"Not in this run: {'; '.join(left_out)}."
 
