@@ -14,19 +14,21 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmlang.grammar.automaton import DEAD, LEAVE, Content, Table
 from lmlang.grammar.frontier import Frontiers
+from lmlang.grammar.language import ANY
+from lmlang.grammar.tables import Spelling, TextTable, spelled
 from lmlang.grammar.token_trie import Bits, TokenTrie
 
 MAX_CONTENTS = 4_096
 """Contents whose tokens one vocabulary keeps."""
 SHORT = 16
-"""Most tokens have at most so many bytes."""
+"""Most tokens have at most so many bytes; of longer ones most are no text."""
 MAX_CLOSED = 120
 """States of free text at most."""
 MAX_FREE = 256
@@ -35,6 +37,8 @@ MOST = 64
 """Of 256 bytes so many lead to one state, where most do."""
 MANY = 4_000
 """Nodes from which on they are marked all at once."""
+NONE = 1 << 30
+"""More characters than any token has."""
 MAX_DIFFERING = 2_000
 """Nodes in which a content may differ from free text, before it is walked as a whole."""
 
@@ -135,6 +139,20 @@ class _Base:
     rows: Any
 
 
+class _Counts(NamedTuple):
+    """The characters of tokens in free text.
+
+    Args:
+        counts: For each node of the trie how many begin on the way to it; `NONE` outside.
+        bits: The tokens that stay inside.
+        exits: Nodes to which a byte leads that leaves it, the bytes up to them, and the same.
+    """
+
+    counts: Any
+    bits: Bits
+    exits: tuple[tuple[int, bytes, int], ...]
+
+
 class Contents:
     """The contents that have been met with one vocabulary. Thread-safe: a cache, no more.
 
@@ -150,6 +168,7 @@ class Contents:
         self._bases: OrderedDict[tuple[int, int], _Base | None] = OrderedDict()
         self._alike: OrderedDict[int, _Alike] = OrderedDict()
         self._free: dict[bytes, _Free] = {}
+        self._counts: dict[Spelling, _Counts] = {}
         self._long, self._short_bits = trie.beyond(SHORT)
         self._lock = threading.Lock()
 
@@ -163,13 +182,11 @@ class Contents:
         one = alike.one(start)
         found = self._known.get((id(table), one))
         if found is None:
-            short = table.alike(one, SHORT)
-            if short == one or not self._long:
-                found = self._made(alike, one)
+            counted = table.counted(one) if isinstance(table, TextTable) else None
+            if counted and isinstance(table, TextTable):
+                found = self._counted(table, counted)
             else:
-                like = self._known.get((id(table), short)) or self._made(alike, short)
-                self._keep(table, (short,), like)
-                found = self._but_long(alike, one, like)
+                found = self._like_others(alike, one)
         self._keep(table, (one, start), found)
         return found
 
@@ -180,9 +197,15 @@ class Contents:
             while len(self._known) > MAX_CONTENTS:
                 self._known.popitem(last=False)
 
-    def _but_long(self, table: _Alike, start: int, like: Inside) -> Inside:
-        """What tokens do in a state, given one that differs from it for long tokens alone."""
-        trie, push = self._trie, table.table.push
+    def _like_others(self, table: _Alike, start: int) -> Inside:
+        """What tokens do in a state, from one that differs from it for long tokens alone."""
+        of = table.table
+        other = of.alike(start, SHORT)
+        if other == start or not self._long:
+            return self._made(table, start)
+        like = self._known.get((id(of), other)) or self._made(table, other)
+        self._keep(of, (other,), like)
+        trie, push = self._trie, of.push
         deep = trie.levels[SHORT + 1]
         inside: list[int] = []
         left: list[int] = []
@@ -208,6 +231,33 @@ class Contents:
             return found
         states, left = self._trie.descend(table, start, DEAD, LEAVE)
         return Inside(table.table, self._bits(states), self._paths(left))
+
+    def _counted(self, table: TextTable, left: tuple[int, int | None]) -> Inside:
+        """What tokens do where only the number of their characters matters.
+
+        Args:
+            table: Where.
+            left: How many must come at least, and may at most.
+        """
+        free = self._counts.get(table.spelling)
+        if free is None:
+            free = self._counts[table.spelling] = self._made_counts(table.spelling)
+        least, most = left
+        counts, bits, exits = free
+        if most is not None:
+            bits = self._trie.bits_of_all(counts <= most)
+        top = NONE if most is None else most
+        left_by = tuple((node, path) for node, path, count in exits if least <= count <= top)
+        return Inside(table, bits, left_by)
+
+    def _made_counts(self, spelling: Spelling) -> _Counts:
+        trie, table = self._trie, spelled(ANY, spelling)
+        states, left = trie.descend(self._of(table), table.start, DEAD, LEAVE)
+        inside = states >= 0
+        states[0] = table.start
+        counts = trie.summed((states == table.start).astype(np.int32))
+        exits = tuple((node, path, int(counts[node]) - 1) for node, path in self._paths(left))
+        return _Counts(np.where(inside, counts, NONE), self._bits(states), exits)
 
     def _of(self, table: Table) -> _Alike:
         found = self._alike.get(id(table))

@@ -38,6 +38,10 @@ class Lengths:
         """Whether neither end matters within some characters from here."""
         return key >= self._least and (self._most is None or key + length <= self._most)
 
+    def left(self, key: int) -> tuple[int, int | None]:
+        """How many characters must come at least, and may at most; None: any number."""
+        return max(0, self._least - key), None if self._most is None else self._most - key
+
     def start(self) -> int | None:
         """Nothing has been read."""
         return 0 if self._most is None or self._least <= self._most else None

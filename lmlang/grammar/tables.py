@@ -22,7 +22,7 @@ from lmlang.grammar.alphabet import bits
 from lmlang.grammar.automaton import DEAD, LEAVE
 from lmlang.grammar.language import Language
 from lmlang.grammar.machine import GONE, NEVER, Edges
-from lmlang.grammar.machines import Texts
+from lmlang.grammar.machines import Lengths, Texts
 from lmlang.grammar.row_plan import SEVERAL, RowPlans
 from lmlang.grammar.spelling import (
     ESCAPES,
@@ -61,12 +61,14 @@ class TextTable:
     """The table of a language in one spelling (see `automaton.Table`).
 
     Attributes:
+        spelling: How they are written.
         start: The state of the empty text.
     """
 
     def __init__(self, language: Language, spelling: Spelling) -> None:
         self._machine = machine = language.machine
         self._alphabet = machine.alphabet
+        self.spelling = spelling
         self._json = spelling is not Spelling.PLAIN
         self._free = spelling is Spelling.JSON_FREE
         self._keys: list[Key] = []
@@ -125,6 +127,17 @@ class TextTable:
             return None
         rests = kind.rests(self._machine.key(key[0]), MAX_RESTS)
         return None if rests is None else [self._spelled(rest) for rest in rests]
+
+    def counted(self, state: int) -> tuple[int, int | None] | None:
+        """Where only their number matters: how many characters must come at least, and may at most.
+
+        Returns:
+            Both, the second None for any number; None where it matters which come.
+        """
+        key, kind = self._keys[state], self._machine.kind
+        if len(key) > 1 or not isinstance(kind, Lengths):
+            return None
+        return kind.left(self._machine.key(key[0]))
 
     def following(self, state: int) -> bytes:
         """The bytes that are not `DEAD`, in ascending order."""

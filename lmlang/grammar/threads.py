@@ -264,9 +264,10 @@ class Pattern:
     def weight(self, key: Key) -> int:
         """How many threads there are, the owed ones too."""
         threads, _, monitors = key
+        if self.sure:
+            return len(threads)
         owed = sum(len(duty) for _, duties in threads for _, duty in duties)
-        found = len(threads) + owed + sum(map(len, monitors))
-        return found if self.sure else 2 * found
+        return 2 * (len(threads) + owed + sum(map(len, monitors)))
 
     def doubts(self, key: Key) -> int:
         """One where something is asserted."""

@@ -137,6 +137,14 @@ class TokenTrie:
             children.setdefault(int(self._parents[child]), []).append(int(child))
         return children, self.bits_of_all(short)
 
+    def summed(self, values: Any) -> Any:
+        """For each node the sum of some values of the nodes above it, int32 [nodes]."""
+        sums = np.zeros(len(self.labels), dtype=np.int32)
+        for begin, end in zip(self.levels[1:], self.levels[2:], strict=False):
+            above = self._parents[begin:end]
+            sums[begin:end] = sums[above] + values[above]
+        return sums
+
     def path(self, node: int) -> bytes:
         """The bytes that lead to a node."""
         found = bytearray()
