@@ -9,14 +9,18 @@ from dataclasses import dataclass
 
 from lmlang import markup
 from lmlang.frontend import ir
+from lmlang.frontend.outline import outline
 from lmlang.frontend.passes import prefix_and_rest
 from lmlang.frontend.printer import print_node
+from lmlang.frontend.spec_text import write_spec
 from lmlang.protocol import Backend, EndTurn, Prompt, Segment, Text, Turn
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """A program before its first run. A value, thread-safe; ``print()`` shows all of it.
+    """A program before its first run. A value, thread-safe.
+
+    ``print()`` shows it, constraints in short; ``.rest`` has all of them.
 
     Args:
         prompt: The text up to the first generation, select, image or hole. With a backend as
@@ -36,16 +40,22 @@ class Preview:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         from lmlang.frontend.view_program import preview_page
 
-        shown = preview_page(self.prompt, self.token_ids, self.complete, self.rest, self.program)
+        lines = self._outlined()
+        shown = preview_page(self.prompt, self.token_ids, self.complete, lines, self.program)
         return {"text/plain": markup.plain(str(self)), "text/html": str(shown)}
 
     def __str__(self) -> str:
         ids = self.token_ids
         counted = "" if ids is None else f" ({len(ids):,} token{'' if len(ids) == 1 else 's'})"
-        lines = [f"prompt{counted}:", self.prompt, "then:", *(f"  {line}" for line in self.rest)]
+        lines = [f"prompt{counted}:", self.prompt, "then:"]
+        lines += [f"  {line}" for line in self._outlined()]
         if self.program.stopped is not None:
             lines.append(f"  … {self.program.stopped.source}: {self.program.stopped.reason}")
         return "\n".join(lines)
+
+    def _outlined(self) -> list[str]:
+        """What follows, in lines that can be read."""
+        return [_outlined(node) for node in prefix_and_rest(self.program)[1]]
 
 
 def preview(program: ir.Program, backend: Backend | None) -> Preview:
@@ -66,6 +76,13 @@ def preview(program: ir.Program, backend: Backend | None) -> Preview:
         rest=tuple(map(print_node, rest)),
         program=program,
     )
+
+
+def _outlined(node: ir.Node) -> str:
+    line = print_node(node)
+    if not isinstance(node, ir.Gen) or node.constraint is None:
+        return line
+    return line.replace(write_spec(node.constraint), outline(node.constraint))
 
 
 def _next(program: ir.Program, rest: tuple[ir.Node, ...]) -> ir.Node | None:

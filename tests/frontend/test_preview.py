@@ -1,8 +1,20 @@
+from __future__ import annotations
+
 import inspect
+from datetime import date
+from typing import Literal
+from uuid import UUID
+
+import pydantic
+import pytest
 
 import lmlang as lm
+from lmlang.frontend.outline import LONGEST, outline
 from lmlang.frontend.preview import preview
+from lmlang.frontend.printer import parse_program, print_node, print_program
 from lmlang.frontend.trace import trace
+from lmlang.grammar.spec import JsonSchema
+from lmlang.grammar.types import spec_of
 from lmlang.testing import ScriptedBackend
 
 
@@ -95,6 +107,79 @@ def test_it_prints_as_a_whole():
     shown = str(previewed(body, ScriptedBackend(), topic="tea"))
     assert shown.startswith("prompt (57 tokens):\n<system>Be brief.</system><user>On tea!</user>")
     assert "gen" in shown
+
+
+class Line(pydantic.BaseModel):
+    text: str
+    price: float
+    day: date | None = None
+
+
+class Invoice(pydantic.BaseModel):
+    vendor: str
+    currency: Literal["EUR", "USD"]
+    lines: list[Line]
+
+
+class Tree(pydantic.BaseModel):
+    value: int
+    below: list[Tree] = []
+
+
+class Wide(pydantic.BaseModel):
+    invoices: dict[str, Invoice]
+    pair: tuple[int, Invoice, Invoice, Invoice]
+
+
+@pytest.mark.parametrize(
+    ("tp", "shown"),
+    [
+        (
+            Invoice,
+            'json {vendor: string, currency: "EUR" | "USD", '
+            "lines: [{text: string, price: number, day?: date | null}]}",
+        ),
+        (Tree, "json {value: integer, below?: [Tree]}"),
+        (Wide, "json {invoices: {…: Invoice}, pair: [integer, Invoice, Invoice, Invoice]}"),
+        (list[Line | Literal[1, 2]], None),
+        (int, "integer"),
+        (UUID, "uuid"),
+        (int | str, "integer | json string"),
+        (Literal["a", "b"], 'choice("a", "b")'),
+        (lm.Quote("some text"), "json quote"),
+    ],
+)
+def test_constraints_are_shown_in_short(tp, shown):
+    def typed(s):
+        s += "a" + lm.gen("x", type=tp, max_tokens=80) + "b"
+
+    seen = previewed(typed)
+    found = outline(spec_of(tp))
+    assert shown in (None, found)
+    assert len(found) <= LONGEST
+    assert f"  %2 = gen %1 -> x [max_tokens=80, constraint={found}]\n" in str(seen)
+    if shown and shown.startswith("json {"):
+        assert "json_schema(" not in str(seen)
+    assert parse_program(print_program(seen.program)) == seen.program
+    assert seen.rest == tuple(map(print_node, seen.program.nodes[2:]))  # all of it
+
+
+@pytest.mark.parametrize(
+    "text", ["true", "{}", "no JSON", '{"$ref": "#/nowhere"}', '{"type": "object"}', "[" * 3_000]
+)
+def test_a_schema_of_any_kind_has_an_outline(text):
+    assert 0 < len(outline(JsonSchema(text))) <= LONGEST + 40
+
+
+def test_an_outline_of_much_is_short():
+    deep = {"type": "object", "properties": {"inner": {"type": "string"}}}
+    for _ in range(30):
+        deep = {"type": "object", "properties": {"a" * 20: deep, "b": deep}}
+    wide = {"type": "object", "properties": {f"key{i}": {"type": "string"} for i in range(500)}}
+    for schema in (deep, wide):
+        found = outline(JsonSchema.of(schema))
+        assert len(found) <= LONGEST + 40
+        assert found.startswith("json {")
 
 
 def test_programs_preview_themselves_on_the_backend_in_use():
