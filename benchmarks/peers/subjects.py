@@ -66,8 +66,8 @@ def _ours(**parameters: Any) -> Kind:
     return Kind("of_lmlang", None, parameters, group="ours")
 
 
-def _without(**parameters: Any) -> Kind:
-    return Kind("of_lmlang", None, parameters, group="without", parts=SHARING)
+def _without(once: bool = False, **parameters: Any) -> Kind:
+    return Kind("of_lmlang", None, parameters, group="without", parts=SHARING, once=once)
 
 
 SHARING = ("choose", "fork", "json", "chat", "tree")
@@ -81,7 +81,7 @@ SUBJECTS: Mapping[str, Kind] = {
     BLOCKS8: _ours(quantize="blocks8"),
     FLOAT32: _ours(quantize="none"),
     BFLOAT16: _ours(dtype="bfloat16"),
-    "lmlang, no radix cache": _without(radix_cache=False),
+    "lmlang, no radix cache": _without(once=True, radix_cache=False),
     "lmlang, no sharing in a batch": _without(in_batch_sharing=False),
     "lmlang, no cascade": _without(cascade=False),
     "lmlang, fcfs": _without(policy="fcfs"),
