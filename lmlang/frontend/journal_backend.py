@@ -11,7 +11,7 @@ run twice; its text streams before that, as it comes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
@@ -23,34 +23,24 @@ from lmlang.frontend.journal import Journal, damaged
 from lmlang.frontend.journal_writer import Then
 from lmlang.frontend.reuse import Reused
 from lmlang.frontend.run import Run
+from lmlang.frontend.through import Through
 from lmlang.protocol import (
     Backend,
     BackendInfo,
     Event,
     Generation,
     Output,
-    Prompt,
     Request,
-    RunAware,
     ScoreRequest,
     Scores,
-    TokenAware,
-    ToolAware,
     Usage,
 )
 from lmlang.wire import forms
 from lmlang.wire.forms import Form
 from lmlang.wire.values import OUTPUT, SCORES
 
-_ABILITIES = {
-    RunAware: ("end_run",),
-    TokenAware: ("token_bytes", "token_name", "template_ids"),
-    ToolAware: ("tool_form", "with_tools"),
-}
-"""What some backends can besides; this one then can what its backend can."""
 
-
-class JournalBackend:
+class JournalBackend(Through):
     """The backend of one run, over another and a journal. Thread-safe.
 
     Args:
@@ -61,14 +51,10 @@ class JournalBackend:
     """
 
     def __init__(self, backend: Backend, info: BackendInfo, journal: Journal, run: Run) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._journal = journal
         self._run = run
         self._info = info
-        for ability, names in _ABILITIES.items():
-            if isinstance(backend, ability):
-                for name in names:
-                    setattr(self, name, getattr(backend, name))
 
     # ------------------------------------------------------------------ Backend
 
@@ -109,28 +95,9 @@ class JournalBackend:
         asked.add_done_callback(partial(_scored, future, partial(self._keep, key, SCORES)))
         return future
 
-    def render(self, prompt: Prompt) -> str:
-        """As the backend does."""
-        return self._backend.render(prompt)
-
-    def encode(self, prompt: Prompt) -> list[int]:
-        """As the backend does."""
-        return self._backend.encode(prompt)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """As the backend does."""
-        return self._backend.decode(ids)
-
     def info(self) -> BackendInfo:
         """What the backend says of itself."""
         return self._info
-
-    def flush_cache(self) -> None:
-        """As the backend does."""
-        self._backend.flush_cache()
-
-    def close(self) -> None:
-        """Nothing: the backend and the journal are not this run's own."""
 
     # ------------------------------------------------------------------ inside
 

@@ -37,16 +37,8 @@ from lmlang.frontend.replay import replay, why_not
 from lmlang.frontend.run import Run
 from lmlang.frontend.runlog import RunLog
 from lmlang.frontend.snapshot import run_log
-from lmlang.protocol import (
-    Backend,
-    BackendInfo,
-    Generation,
-    Prompt,
-    Request,
-    RunAware,
-    ScoreRequest,
-    Scores,
-)
+from lmlang.frontend.through import Through
+from lmlang.protocol import Backend, Generation, Request, ScoreRequest, Scores
 
 TOLERANCE = 0.02
 """Log-probabilities that differ by more were not computed by the same model from the same text."""
@@ -132,11 +124,11 @@ def _refuse_what_no_log_has(log: RunLog, nodes: Sequence[ir.Node]) -> None:
             )
 
 
-class _Recorded:
+class _Recorded(Through):
     """A backend that is given the outputs of a log, and asked for no others. Thread-safe."""
 
     def __init__(self, log: RunLog, backend: Backend) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._operations = {each.path: each for each in log.operations if each.path}
         self._samples: dict[tuple[str, int], Sample] = {}
         self._of: dict[str, list[LoggedOperation]] = defaultdict(list)
@@ -186,34 +178,6 @@ class _Recorded:
         if operation.error is None:
             return Cancelled(f"the operation was {operation.status} in the run that is recorded.")
         return _as_error(operation.error)
-
-    def render(self, prompt: Prompt) -> str:
-        """As the backend does."""
-        return self._backend.render(prompt)
-
-    def encode(self, prompt: Prompt) -> list[int]:
-        """As the backend does."""
-        return self._backend.encode(prompt)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """As the backend does."""
-        return self._backend.decode(ids)
-
-    def info(self) -> BackendInfo:
-        """What the backend says of itself."""
-        return self._backend.info()
-
-    def flush_cache(self) -> None:
-        """As the backend does."""
-        self._backend.flush_cache()
-
-    def close(self) -> None:
-        """Nothing: the backend is not this run's own."""
-
-    def end_run(self, run_id: str) -> None:
-        """The run is over."""
-        if isinstance(self._backend, RunAware):
-            self._backend.end_run(run_id)
 
 
 def _as_error(failure: Failure) -> BaseException:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from time import perf_counter
@@ -25,16 +25,8 @@ from lmlang.frontend.replay import why_not
 from lmlang.frontend.run import Run
 from lmlang.frontend.ship_slots import Slot
 from lmlang.frontend.source import users_line
-from lmlang.protocol import (
-    Backend,
-    BackendInfo,
-    Generation,
-    Prompt,
-    Request,
-    RunAware,
-    ScoreRequest,
-    Scores,
-)
+from lmlang.frontend.through import Through
+from lmlang.protocol import Backend, Generation, Request, RunAware, ScoreRequest, Scores
 from lmlang.wire.programs import AskedProgram, AskedRun, RoundTrip, Told
 
 Key: TypeAlias = tuple[str, int]
@@ -80,7 +72,7 @@ def ship(run: Run, deadline: float | None) -> None:
     run.send = shipping.send
 
 
-class Shipping:
+class Shipping(Through):
     """The backend of one run; its handles are filled from what a server tells. Thread-safe.
 
     Round trips follow one another. Where the server cannot run the program, all that is asked for
@@ -88,8 +80,8 @@ class Shipping:
     """
 
     def __init__(self, run: Run, backend: Backend, deadline: float | None) -> None:
+        super().__init__(backend)
         self.run = run
-        self._backend = backend
         self._deadline = deadline
         self._lock = threading.RLock()
         self._slots: dict[Key, Slot] = {}
@@ -125,29 +117,6 @@ class Shipping:
         slot.ask(future, lambda: self._backend.score(request))
         self._check(request.tag.op_path, slot)
         return future
-
-    def render(self, prompt: Prompt) -> str:
-        """As the backend does."""
-        return self._backend.render(prompt)
-
-    def encode(self, prompt: Prompt) -> list[int]:
-        """As the backend does."""
-        return self._backend.encode(prompt)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """As the backend does."""
-        return self._backend.decode(ids)
-
-    def info(self) -> BackendInfo:
-        """What the backend says of itself."""
-        return self._backend.info()
-
-    def flush_cache(self) -> None:
-        """As the backend does."""
-        self._backend.flush_cache()
-
-    def close(self) -> None:
-        """Nothing: the backend is not this run's own."""
 
     def end_run(self, run_id: str) -> None:
         """The run is over: what is under way for it ends, unless it has come to its own end."""
