@@ -5,20 +5,41 @@
                   add and norm -> gate_up -> gate -> down (-> norm), added with the next norm
        logits     <- head times the rows that are asked for
 
-   It is what LlamaModel does with the same kernels one by one; only weights in blocks are taken. */
+   It is what LlamaModel does with the same kernels one by one; only weights in blocks are taken.
+   All but attention goes token by token. Of many tokens, a thread takes a piece through all that
+   lies between two attentions, so that what one kernel writes is in its cache for the next; of few,
+   the threads share each kernel's work. */
 #include <stddef.h>
 #include <string.h>
 
 #include "machine.h"
 #include "step.h"
 
-/* Where everything lies in the space; all float32 but the last two. */
+#define PIECE 64 /* tokens that a thread takes at a time, at most */
+
+/* What the kernels between two attentions need for a piece of the tokens. */
 typedef struct {
-    float *residual, *normed, *qkv, *turned, *attended, *lse, *added;
-    float *gate_up, *gated, *rows, *attend;
+    float *added, *gate_up, *gated;
     void *multiply;
-    int64_t attend_size, multiply_size, size;
+    int64_t multiply_size;
+} bench;
+
+/* Where everything lies in the space. */
+typedef struct {
+    float *residual, *normed, *qkv, *turned, *attended, *lse, *rows, *attend;
+    bench bench; /* the first thread's; the others' are `bench_size` bytes apart */
+    int64_t attend_size, bench_size, size;
+    int pieces, threads; /* so many threads take pieces; one: all threads share each kernel's work */
 } room;
+
+/* Tokens first .. first + count - 1. */
+typedef struct {
+    const lm_model *m;
+    const lm_step *s;
+    const room *r;
+    bench bench;
+    int first, count, threads;
+} piece;
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -42,27 +63,41 @@ static int longest_of(const lm_model *m, const lm_step *s) {
     return longest;
 }
 
+/* The bench for so many tokens, at a place in the space. */
+static bench bench_at(const lm_model *m, char *space, int64_t *at, int64_t tokens) {
+    bench b;
+    int64_t widest = larger(larger(m->hidden, (int64_t)m->heads * m->head_dim), m->intermediate);
+    b.added = take(space, at, tokens * m->hidden);
+    b.gate_up = take(space, at, 2 * tokens * m->intermediate);
+    b.gated = take(space, at, tokens * m->intermediate);
+    b.multiply_size = lm_multiply_space((int32_t)tokens, (int32_t)widest);
+    b.multiply = take(space, at, b.multiply_size / 4 + 1);
+    return b;
+}
+
 static room lay_out(const lm_model *m, const lm_step *s, char *space) {
     room r = {0};
     int64_t tokens = s->tokens, wanted = s->wanted;
     int64_t at = 0, query = (int64_t)m->heads * m->head_dim, both = m->heads + m->kv_heads;
     r.residual = take(space, &at, tokens * m->hidden);
     r.normed = take(space, &at, tokens * m->hidden);
-    r.added = take(space, &at, tokens * m->hidden);
     r.qkv = take(space, &at, tokens * (both + m->kv_heads) * m->head_dim);
     r.turned = take(space, &at, m->layers[0].qk_norm ? tokens * both * m->head_dim : 0);
     r.attended = take(space, &at, tokens * query);
     r.lse = take(space, &at, tokens * m->heads);
-    r.gate_up = take(space, &at, 2 * tokens * m->intermediate);
-    r.gated = take(space, &at, tokens * m->intermediate);
     r.rows = take(space, &at, wanted * m->hidden);
     r.attend_size = lm_attend_room(m->heads, m->kv_heads, m->head_dim, m->head_dim, s->threads,
                                    longest_of(m, s));
     r.attend = take(space, &at, r.attend_size);
-    int64_t widest = larger(larger(m->hidden, query), m->intermediate);
-    r.multiply_size = lm_multiply_space((int32_t)larger(tokens, wanted), (int32_t)widest);
-    r.multiply = take(space, &at, r.multiply_size / 4 + 1);
-    r.size = at;
+    /* Every thread has as many pieces as the others, and at least one. */
+    int64_t rounds = (tokens + (int64_t)PIECE * s->threads - 1) / ((int64_t)PIECE * s->threads);
+    int many = tokens >= (int64_t)PIECE * s->threads;
+    r.threads = many ? s->threads : 1;
+    r.pieces = many ? (int)rounds * s->threads : 1;
+    int64_t start = at;
+    r.bench = bench_at(m, space, &at, larger((tokens + r.pieces - 1) / r.pieces, wanted));
+    r.bench_size = at - start;
+    r.size = start + r.threads * r.bench_size;
     return r;
 }
 
@@ -70,62 +105,142 @@ int64_t lm_step_space(const lm_model *model, const lm_step *step) {
     return lay_out(model, step, NULL).size;
 }
 
-static void multiply(const lm_matrix *w, const float *x, float *out, int rows, const room *r,
-                     int threads) {
-    lm_product p = {.x = x, .weight = w->data, .bias = w->bias, .out = out, .space = r->multiply,
-                    .space_size = r->multiply_size, .x_stride = w->inputs, .bits = w->bits,
-                    .digits = w->digits, .rows = rows, .inputs = w->inputs, .outputs = w->outputs, .threads = threads};
-    lm_multiply(&p);
+static void multiply(const piece *p, const lm_matrix *w, const float *x, float *out, int rows) {
+    lm_product j = {.x = x, .weight = w->data, .bias = w->bias, .out = out,
+                    .space = p->bench.multiply, .space_size = p->bench.multiply_size,
+                    .x_stride = w->inputs, .bits = w->bits, .digits = w->digits, .rows = rows,
+                    .inputs = w->inputs, .outputs = w->outputs, .threads = p->threads};
+    lm_multiply(&j);
 }
 
-/* The norm of [rows, size]; with a residual, x is added to that first. */
-static void norm(const float *x, float *residual, const float *weight, float *out, int rows,
-                 int size, float eps, int threads) {
+/* The norm of a piece of [T, hidden]; with a residual, x is added to that first. */
+static void norm(const piece *p, const float *x, float *residual, const float *weight, float *out) {
+    int size = p->m->hidden;
     lm_norm_rows j = {.x = x, .residual = residual, .weight = weight, .out = out,
-                      .x_stride = size, .residual_stride = size, .rows = rows, .heads = 1,
-                      .size = size, .eps = eps, .threads = threads};
+                      .x_stride = size, .residual_stride = size, .rows = p->count, .heads = 1,
+                      .size = size, .eps = p->m->eps, .threads = p->threads};
     lm_norm(&j);
 }
 
-/* Queries and keys after their norms and rotary positions; returns them, and how far apart
-   tokens are. */
-static float *turn(const lm_model *m, const lm_layer *l, const lm_step *s, const room *r,
-                   int64_t *stride) {
-    int heads = m->heads + m->kv_heads, size = m->head_dim;
-    float *x = r->qkv;
-    *stride = (int64_t)(heads + m->kv_heads) * size;
-    if (l->qk_norm) {
-        lm_norm_rows j = {.x = x, .weight = l->qk_norm, .out = r->turned, .x_stride = *stride,
-                          .x_head = size, .weight_head = size, .rows = s->tokens, .heads = heads,
-                          .size = size, .eps = m->eps, .threads = s->threads};
-        lm_norm(&j);
-        x = r->turned;
-        *stride = (int64_t)heads * size;
-    }
-    if (l->rope >= 0) {
-        const float *cos = s->angles + (int64_t)l->rope * s->tokens * size;
-        lm_rope_rows j = {.x = x, .cos = cos, .sin = cos + (int64_t)s->tokens * (size / 2),
-                          .x_stride = *stride, .x_head = size, .rows = s->tokens, .heads = heads,
-                          .size = size, .threads = s->threads};
-        lm_rope(&j);
-    }
-    return x;
+/* Numbers of a token's queries, keys and values, and what its queries and keys are apart from the
+   next token's once they are turned. */
+static int64_t qkv_width(const lm_model *m) {
+    return (int64_t)(m->heads + 2 * m->kv_heads) * m->head_dim;
 }
 
-static int store(const lm_model *m, const lm_layer *l, const lm_step *s, const float *k,
-                 int64_t k_stride, const float *v, int64_t v_stride) {
-    lm_store_rows j = {.x = k, .pool = l->k, .scales = l->k_scale, .at = s->stores,
-                       .x_stride = k_stride, .x_head = m->head_dim,
+static int64_t turned_width(const lm_model *m, const lm_layer *l) {
+    return l->qk_norm ? (int64_t)(m->heads + m->kv_heads) * m->head_dim : qkv_width(m);
+}
+
+static float *turned(const lm_layer *l, const room *r) { return l->qk_norm ? r->turned : r->qkv; }
+
+/* Queries and keys of a piece to where they are read, after their norms and rotary positions. */
+static void turn(const piece *p, const lm_layer *l) {
+    const lm_model *m = p->m;
+    int heads = m->heads + m->kv_heads, size = m->head_dim;
+    int64_t width = qkv_width(m), stride = turned_width(m, l);
+    float *x = turned(l, p->r) + p->first * stride;
+    if (l->qk_norm) {
+        lm_norm_rows j = {.x = p->r->qkv + p->first * width, .weight = l->qk_norm, .out = x,
+                          .x_stride = width, .x_head = size, .weight_head = size, .rows = p->count,
+                          .heads = heads, .size = size, .eps = m->eps, .threads = p->threads};
+        lm_norm(&j);
+    }
+    if (l->rope >= 0) {
+        int64_t tokens = p->s->tokens, half = size / 2;
+        const float *cos = p->s->angles + l->rope * tokens * size + p->first * half;
+        lm_rope_rows j = {.x = x, .cos = cos, .sin = cos + tokens * half, .x_stride = stride,
+                          .x_head = size, .rows = p->count, .heads = heads, .size = size,
+                          .threads = p->threads};
+        lm_rope(&j);
+    }
+}
+
+static int store(const piece *p, const lm_layer *l) {
+    const lm_model *m = p->m;
+    int64_t stride = turned_width(m, l), width = qkv_width(m);
+    const float *k = turned(l, p->r) + p->first * stride + (int64_t)m->heads * m->head_dim;
+    const float *v = p->r->qkv + p->first * width + (int64_t)(m->heads + m->kv_heads) * m->head_dim;
+    lm_store_rows j = {.x = k, .pool = l->k, .scales = l->k_scale, .at = p->s->stores + p->first,
+                       .x_stride = stride, .x_head = m->head_dim,
                        .pool_stride = (int64_t)m->kv_heads * m->head_dim, .pool_head = m->head_dim,
-                       .pool_type = m->kv_type, .scale_type = m->scale_type, .rows = s->tokens,
+                       .pool_type = m->kv_type, .scale_type = m->scale_type, .rows = p->count,
                        .heads = m->kv_heads, .size = m->head_dim, .slots = m->slots,
-                       .wide_slots = 1, .threads = s->threads};
+                       .wide_slots = 1, .threads = p->threads};
     lm_store_rows both[2] = {j, j};
     both[1].x = v;
     both[1].pool = l->v;
     both[1].scales = l->v_scale;
-    both[1].x_stride = v_stride;
+    both[1].x_stride = width;
     return lm_store(both, 2);
+}
+
+/* From a layer's first norm to its attention. */
+static int before(const piece *p, const lm_layer *l) {
+    multiply(p, &l->qkv, p->r->normed + (int64_t)p->first * p->m->hidden,
+             p->r->qkv + p->first * qkv_width(p->m), p->count);
+    turn(p, l);
+    return store(p, l);
+}
+
+/* From a layer's attention to the norm behind it, whose weight is `next`. */
+static void after(const piece *p, const lm_layer *l, const float *next) {
+    const lm_model *m = p->m;
+    int64_t at = (int64_t)p->first * m->hidden;
+    float *out = p->bench.added, *normed = p->r->normed + at, *residual = p->r->residual + at;
+    multiply(p, &l->out, p->r->attended + (int64_t)p->first * m->heads * m->head_dim, out, p->count);
+    if (l->post_attention_norm) norm(p, out, NULL, l->post_attention_norm, out);
+    norm(p, out, residual, l->mlp_norm, normed);
+    multiply(p, &l->gate_up, normed, p->bench.gate_up, p->count);
+    lm_gate_rows gate = {.x = p->bench.gate_up, .out = p->bench.gated,
+                         .x_stride = 2 * m->intermediate, .rows = p->count,
+                         .size = m->intermediate, .gelu = m->gelu, .threads = p->threads};
+    lm_gate(&gate);
+    multiply(p, &l->down, p->bench.gated, out, p->count);
+    if (l->post_mlp_norm) norm(p, out, NULL, l->post_mlp_norm, out);
+    norm(p, out, residual, next, normed);
+}
+
+typedef struct {
+    const lm_model *m;
+    const lm_step *s;
+    const room *r;
+    int layer; /* whose attention comes next */
+    int taken, fault;
+} between;
+
+/* All that lies between two attentions, or the ends, for a piece. */
+static int do_piece(const piece *p, int layer) {
+    const lm_model *m = p->m;
+    const lm_layer *l = m->layers + layer;
+    if (layer == 0) {
+        float *residual = p->r->residual + (int64_t)p->first * m->hidden;
+        int bad = lm_rows_of(&m->embed, p->s->ids + p->first, p->count, residual);
+        if (bad) return bad;
+        if (m->embed_scale != 1)
+            for (int64_t i = 0; i < (int64_t)p->count * m->hidden; i++) residual[i] *= m->embed_scale;
+        norm(p, residual, NULL, l->attention_norm, p->r->normed + (int64_t)p->first * m->hidden);
+    } else {
+        after(p, l - 1, layer < m->layer_count ? l->attention_norm : m->norm);
+    }
+    return layer < m->layer_count ? before(p, l) : LM_OK;
+}
+
+/* Pieces are taken, not given: a thread that comes late holds nobody up. */
+static void do_pieces(void *argument, int thread) {
+    between *b = argument;
+    const room *r = b->r;
+    piece p = {.m = b->m, .s = b->s, .r = r, .bench = r->bench};
+    int64_t apart = thread * r->bench_size, number;
+    p.bench.added += apart / 4, p.bench.gate_up += apart / 4, p.bench.gated += apart / 4;
+    p.bench.multiply = (char *)p.bench.multiply + apart;
+    p.threads = r->threads > 1 ? 1 : b->s->threads;
+    while ((number = __atomic_fetch_add(&b->taken, 1, __ATOMIC_RELAXED)) < r->pieces) {
+        p.first = (int)(b->s->tokens * number / r->pieces);
+        p.count = (int)(b->s->tokens * (number + 1) / r->pieces) - p.first;
+        int fault = do_piece(&p, b->layer);
+        if (fault) __atomic_store_n(&b->fault, fault, __ATOMIC_RELAXED);
+    }
 }
 
 static int attend(const lm_model *m, const lm_layer *l, const lm_step *s, const room *r,
@@ -178,10 +293,11 @@ static int attend(const lm_model *m, const lm_layer *l, const lm_step *s, const 
 }
 
 static void wanted_logits(const lm_model *m, const lm_step *s, const room *r) {
+    piece p = {.m = m, .s = s, .r = r, .bench = r->bench, .threads = s->threads};
     for (int i = 0; i < s->wanted; i++)
         memcpy(r->rows + (int64_t)i * m->hidden, r->normed + s->logits_at[i] * m->hidden,
                (size_t)m->hidden * sizeof(float));
-    multiply(&m->head, r->rows, s->logits, s->wanted, r, s->threads);
+    multiply(&p, &m->head, r->rows, s->logits, s->wanted);
     if (m->logit_softcap > 0)
         lm_cap(s->logits, s->wanted, m->head.outputs, m->logit_softcap, s->threads);
 }
@@ -189,38 +305,16 @@ static void wanted_logits(const lm_model *m, const lm_step *s, const room *r) {
 static int run(const lm_model *m, const lm_step *s) {
     room r = lay_out(m, s, s->space);
     if (s->space_size < r.size) return LM_NO_SPACE;
-    int T = s->tokens, hidden = m->hidden;
     for (int i = 0; i < s->wanted; i++)
-        if ((uint64_t)s->logits_at[i] >= (uint64_t)T) return LM_BAD_ROWS;
-    int bad = lm_rows_of(&m->embed, s->ids, T, r.residual);
-    if (bad) return bad;
-    if (m->embed_scale != 1)
-        for (int64_t i = 0; i < (int64_t)T * hidden; i++) r.residual[i] *= m->embed_scale;
-    norm(r.residual, NULL, m->layers[0].attention_norm, r.normed, T, hidden, m->eps, s->threads);
-    for (int index = 0; index < m->layer_count; index++) {
-        const lm_layer *l = m->layers + index;
-        int64_t stride, wide = (int64_t)(m->heads + 2 * m->kv_heads) * m->head_dim;
-        multiply(&l->qkv, r.normed, r.qkv, T, &r, s->threads);
-        float *q = turn(m, l, s, &r, &stride);
-        const float *v = r.qkv + (int64_t)(m->heads + m->kv_heads) * m->head_dim;
-        int fault = store(m, l, s, q + (int64_t)m->heads * m->head_dim, stride, v, wide);
-        if (!fault) fault = attend(m, l, s, &r, q, stride);
+        if ((uint64_t)s->logits_at[i] >= (uint64_t)s->tokens) return LM_BAD_ROWS;
+    for (int layer = 0; layer <= m->layer_count; layer++) {
+        between b = {.m = m, .s = s, .r = &r, .layer = layer};
+        lm_parallel(do_pieces, &b, r.threads);
+        if (b.fault) return b.fault;
+        const lm_layer *l = m->layers + layer;
+        if (layer == m->layer_count) break;
+        int fault = attend(m, l, s, &r, turned(l, &r), turned_width(m, l));
         if (fault) return fault;
-        float *out = r.added;
-        multiply(&l->out, r.attended, out, T, &r, s->threads);
-        if (l->post_attention_norm)
-            norm(out, NULL, l->post_attention_norm, out, T, hidden, m->eps, s->threads);
-        norm(out, r.residual, l->mlp_norm, r.normed, T, hidden, m->eps, s->threads);
-        multiply(&l->gate_up, r.normed, r.gate_up, T, &r, s->threads);
-        lm_gate_rows gate = {.x = r.gate_up, .out = r.gated, .x_stride = 2 * m->intermediate,
-                             .rows = T, .size = m->intermediate, .gelu = m->gelu,
-                             .threads = s->threads};
-        lm_gate(&gate);
-        multiply(&l->down, r.gated, out, T, &r, s->threads);
-        if (l->post_mlp_norm)
-            norm(out, NULL, l->post_mlp_norm, out, T, hidden, m->eps, s->threads);
-        const float *next = index + 1 < m->layer_count ? l[1].attention_norm : m->norm;
-        norm(out, r.residual, next, r.normed, T, hidden, m->eps, s->threads);
     }
     wanted_logits(m, s, &r);
     return LM_OK;
