@@ -30,28 +30,33 @@ class Generation:
     ) -> None:
         self.request = request
         self._on_cancel = on_cancel
-        self._changed = threading.Condition()
+        self._mutex = threading.RLock()
+        self._changed = threading.Condition(self._mutex)
+        self._readers = 0
+        """Threads that wait for the next event."""
+        self._over = threading.Condition(self._mutex)
         self.first_at: float | None = None
         self.admitted_at: float | None = None
         self._events: list[Event] = []
         self._output: Output | None = None
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[Generation], None]] = []
-        self._watchers: list[Callable[[], None]] = []
+        self._watchers: tuple[Callable[[], None], ...] = ()
         self._cancelled = False
 
     # the backend's side
 
     def push(self, event: Event) -> None:
         """Add one event to the stream; after the end it does nothing."""
-        with self._changed:
-            if self._ended():
+        with self._mutex:
+            if self._output is not None or self._error is not None:
                 return
             if self.first_at is None and event.ids:
                 self.first_at = perf_counter()
             self._events.append(event)
-            self._changed.notify_all()
-            watchers = list(self._watchers)
+            if self._readers:
+                self._changed.notify_all()
+            watchers = self._watchers
         for watcher in watchers:
             watcher()
 
@@ -64,12 +69,13 @@ class Generation:
         self._end(None, error)
 
     def _end(self, output: Output | None, error: BaseException | None) -> None:
-        with self._changed:
+        with self._mutex:
             if self._ended():
                 return
             self._output, self._error = output, error
             callbacks, self._callbacks = self._callbacks, []
             self._changed.notify_all()
+            self._over.notify_all()
         for callback in callbacks:
             self._call(callback)
 
@@ -92,12 +98,12 @@ class Generation:
 
     def done(self) -> bool:
         """Whether there is an output or an error."""
-        with self._changed:
+        with self._mutex:
             return self._ended()
 
     def cancel(self) -> None:
         """Ask the backend to stop; the generation then fails with `Cancelled`, unless it ended."""
-        with self._changed:
+        with self._mutex:
             if self._ended() or self._cancelled:
                 return
             self._cancelled = True
@@ -111,7 +117,7 @@ class Generation:
 
         The callback runs on the backend's engine thread: it may hand work on, nothing else.
         """
-        with self._changed:
+        with self._mutex:
             if not self._ended():
                 self._callbacks.append(callback)
                 return
@@ -125,23 +131,25 @@ class Generation:
         Returns:
             What takes it back; to be called once.
         """
-        with self._changed:
-            self._watchers.append(watcher)
+        with self._mutex:
+            self._watchers += (watcher,)
 
         def unwatch() -> None:
-            with self._changed:
-                self._watchers.remove(watcher)
+            with self._mutex:
+                left = list(self._watchers)
+                left.remove(watcher)
+                self._watchers = tuple(left)
 
         return unwatch
 
     def events_from(self, position: int) -> list[Event]:
         """The events from number ``position`` on that are there; never waits."""
-        with self._changed:
+        with self._mutex:
             return self._events[position:]
 
     def outcome(self) -> Output | BaseException:
         """How it ended, without waiting; only for a generation that is done."""
-        with self._changed:
+        with self._mutex:
             ended = self._output if self._error is None else self._error
             if ended is None:
                 raise ProgramError("outcome() of a generation that has not ended: wait for it.")
@@ -149,8 +157,8 @@ class Generation:
 
     def result(self, timeout: float | None = None) -> Output:
         """Wait for the end; raises the error it ended with, or TimeoutError (seconds)."""
-        with self._changed:
-            if not self._changed.wait_for(self._ended, timeout):
+        with self._mutex:
+            if not self._over.wait_for(self._ended, timeout):
                 raise TimeoutError(f"the generation did not end within {timeout} s.")
             if self._error is not None:
                 raise fresh(self._error)
@@ -161,9 +169,13 @@ class Generation:
         """All events from the first on, waiting for each; raises what the generation ended with."""
         position = 0
         while True:
-            with self._changed:
-                while len(self._events) == position and not self._ended():
-                    self._changed.wait()
+            with self._mutex:
+                self._readers += 1
+                try:
+                    while len(self._events) == position and not self._ended():
+                        self._changed.wait()
+                finally:
+                    self._readers -= 1
                 batch = self._events[position:]
                 error = self._error
             yield from batch

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,11 +27,10 @@ from lmlang.runtime.paged_plan import MIN_SAVED_ON_CPU, PagedPlan, paged_words, 
 from lmlang.runtime.scheduler import Plan
 from lmlang.runtime.sequence import PieceTask, Sequence
 from lmlang.runtime.sharing import RowSlots
-from lmlang.runtime.transfer import Transfer
+from lmlang.runtime.transfer import Buffer, Transfer
 
 
-@dataclass(frozen=True, slots=True)
-class LogitRows:
+class LogitRows(NamedTuple):
     """Rows [start, end) of the logits are a sequence's, from its position ``position`` on."""
 
     sequence: Sequence
@@ -109,9 +110,10 @@ def build_paged_batch(
     plan: Plan,
     device: torch.device,
     windows: tuple[int, ...] = (0,),
-    padding_for: Callable[[int], Padding | None] = lambda rows: None,
+    padding_for: Callable[[int], Padding | None] | None = None,
     *,
     shares: bool = True,
+    buffer: Buffer | None = None,
 ) -> Batch:
     """The same as `build_batch`, in one transfer that nobody waits for; for the paged kernels.
 
@@ -121,11 +123,13 @@ def build_paged_batch(
         windows: As there.
         padding_for: How so many decode rows are filled up for a graph; None where they are not.
         shares: Whether what rows have in common may be attended once for all of them.
+        buffer: On a CPU the batch's own as long as it is used; None: a new one.
     """
     laid = _lay_out(plan)
     adapters = _adapters(plan, device)
-    decoding = all(row.count == 1 for row in laid.rows) and len(laid.logit_rows) == len(laid.rows)
-    padding = padding_for(len(laid.rows)) if decoding and not adapters else None
+    padding = None
+    if padding_for is not None and not adapters and len(laid.logit_rows) == len(laid.rows):
+        padding = padding_for(len(laid.rows)) if all(row.count == 1 for row in laid.rows) else None
     if padding is not None:
         filled = laid.filled(padding.size, padding.slot)
         if filled.words(windows) > len(padding.into):
@@ -133,7 +137,7 @@ def build_paged_batch(
         else:
             laid = filled
     into = None if padding is None else padding.into
-    transfer = Transfer(laid.words(windows), device, into)
+    transfer = Transfer(laid.words(windows), device, into, buffer)
     ids, positions, logits_at = (
         transfer.put_wide(*parts) for parts in (laid.ids, laid.positions, laid.logits_at)
     )
@@ -155,6 +159,8 @@ def build_paged_batch(
 
 def _adapters(plan: Plan, device: torch.device) -> tuple[tuple[str, Tensor | slice], ...]:
     """Which tokens have which adapter: a slice where they lie together."""
+    if all(row.sequence.lora is None for row in plan.rows):
+        return ()
     found: dict[str, list[slice]] = {}
     start = 0
     for row in plan.rows:
@@ -188,7 +194,7 @@ class _Laid:
 
     def words(self, windows: tuple[int, ...]) -> int:
         """Of the transfer that takes them."""
-        tokens = sum(row.count for row in self.rows)
+        tokens = sum(map(len, self.ids))
         return 6 * tokens + 3 + paged_words(self.rows, windows)
 
     def filled(self, size: int, slot: int) -> _Laid:
@@ -205,9 +211,11 @@ class _Laid:
 
 
 def _lay_out(plan: Plan) -> _Laid:
-    laid = _Laid([], [], [], [], [])
-    start = rows_so_far = 0
-    for row in plan.rows:
+    """All rows; those that decode a token come first, and are most of nearly every step."""
+    decoding = list(takewhile(lambda row: row.decoding and row.count == 1, plan.rows))
+    laid = _lay_out_decoding([row.sequence for row in decoding])
+    start = rows_so_far = len(decoding)
+    for row in plan.rows[start:]:
         sequence, lease = row.sequence, row.sequence.lease
         assert lease is not None
         begin, end = sequence.computed, sequence.computed + row.count
@@ -225,3 +233,19 @@ def _lay_out(plan: Plan) -> _Laid:
             rows_so_far += many
         start += row.count
     return laid
+
+
+def _lay_out_decoding(sequences: list[Sequence]) -> _Laid:
+    """Rows of the token that was drawn last, each with its logits."""
+    if not sequences:
+        return _Laid([], [], [], [], [])
+    rows, logit_rows, tokens, places = [], [], [], []
+    for at, sequence in enumerate(sequences):
+        assert sequence.lease is not None
+        place = sequence.computed
+        tokens.append(sequence.generated[-1])
+        places.append(place)
+        rows.append(RowSlots(at, 1, sequence.lease.table[: place + 1]))
+        logit_rows.append(LogitRows(sequence, at, at + 1, place))
+    ids, positions, logits_at = np.array([tokens, places, range(len(rows))], dtype=np.int64)
+    return _Laid([ids], [positions], rows, [logits_at], logit_rows)

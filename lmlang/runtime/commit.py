@@ -29,7 +29,7 @@ from lmlang.runtime.metrics import Counters
 from lmlang.runtime.output import Drawn
 from lmlang.runtime.predictions import Predictions
 from lmlang.runtime.sampler import Model, sample
-from lmlang.runtime.scheduler import Plan, Scheduler
+from lmlang.runtime.scheduler import Plan, Row, Scheduler
 from lmlang.runtime.scoring import ScoreJob
 from lmlang.runtime.sequence import GenerateTask, PieceTask, Sequence
 
@@ -71,15 +71,19 @@ class Commit:
         self._said = Predictions(logits)
         # Where all that is done with the logits is a draw, they are looked at with its tokens: a
         # device is read from once then.
-        if not all(map(_only_draws, logit_rows)):
+        if not all(map(_only_draws, plan.rows)):
             finite = torch.isfinite(self._said.normalisers).tolist()
             for rows in logit_rows:
                 if not all(finite[rows.start : rows.end]):
                     self.fail(rows.sequence, _not_finite())
         drafts = {row.sequence: row.draft for row in plan.rows if row.draft}
         for row in plan.rows:
-            if row.sequence.lease is not None:
-                self._advance(row.sequence, row.count - len(row.draft))
+            if row.sequence.lease is None:
+                continue
+            if row.decoding:
+                self._advance_one(row.sequence)
+            else:
+                self._advance(row.sequence, row.count)
         drawings: list[Drawing] = []
         for rows in logit_rows:
             sequence, task = rows.sequence, rows.sequence.task
@@ -126,7 +130,9 @@ class Commit:
             if task.request.params.max_tokens == 0:
                 self._tell(sequence, task, task.output.end_here())
                 return
-            taken = _standing(drawn[ahead], task) or drawn[ahead]
+            taken = drawn[ahead]
+            if task.request.resumed:
+                taken = _standing(taken, task) or taken
             token, row = taken.token, drawing.row + ahead
             self._counters.sampled_tokens += 1
             sequence.generated.append(token)
@@ -135,7 +141,7 @@ class Commit:
             if token != guess or sequence.lease is None:
                 return
             self._counters.accepted_tokens += 1
-            self._advance(sequence, 1)
+            self._advance_one(sequence)
 
     def _take_constrained(
         self,
@@ -229,8 +235,8 @@ class Commit:
                 return
 
     def _advance(self, sequence: Sequence, count: int) -> None:
-        """Count computed tokens and give computed prompt tokens to the tree."""
-        c, task, decoding = self._counters, sequence.task, sequence.decoding
+        """Count computed tokens, and give what is computed to the tree."""
+        c, task = self._counters, sequence.task
         start = sequence.computed
         again = sequence.advance(count)
         end = sequence.computed
@@ -252,9 +258,24 @@ class Commit:
             c.forced_tokens += forced
             c.decode_tokens += max(0, last - first) - forced
         self._scheduler.runs.serve(sequence.tag.run_id, count)
-        if not decoding:
-            assert sequence.lease is not None
-            self._cache.commit(sequence.lease, sequence.tokens(0, min(end, sequence.stem)))
+        assert sequence.lease is not None
+        self._cache.commit(sequence.lease, sequence.tokens(0, min(end, sequence.stem)))
+
+    def _advance_one(self, sequence: Sequence) -> None:
+        """Count a computed token behind a prompt; the tree gets it at the end."""
+        c, task = self._counters, sequence.task
+        assert isinstance(task, GenerateTask)
+        constraint = task.output.constraint
+        if sequence.advance(1):
+            c.recomputed_tokens += 1
+        elif (
+            constraint is not None
+            and constraint.forced[sequence.computed - 1 - len(sequence.prompt)]
+        ):
+            c.forced_tokens += 1
+        else:
+            c.decode_tokens += 1
+        self._scheduler.runs.serve(sequence.tag.run_id, 1)
 
     def _tell(self, sequence: Sequence, task: GenerateTask, event: Event) -> None:
         """Hand on an event; the last one ends the generation."""
@@ -341,10 +362,10 @@ def _known(token: int, request: Request) -> Drawn:
     return Drawn(token, 1.0, ((token, 1.0),) if request.top_logprobs else ())
 
 
-def _only_draws(rows: LogitRows) -> bool:
-    """Whether nothing but a token is drawn from these logits, and nothing of it is kept before."""
-    sequence, task = rows.sequence, rows.sequence.task
-    return sequence.decoding and isinstance(task, GenerateTask) and task.request.processor is None
+def _only_draws(row: Row) -> bool:
+    """Whether nothing but tokens is drawn from a row's logits, and nothing kept before that."""
+    task = row.sequence.task
+    return row.decoding and isinstance(task, GenerateTask) and task.request.processor is None
 
 
 def _standing(drawn: Drawn, task: GenerateTask, index: int | None = None) -> Drawn | None:

@@ -11,6 +11,8 @@ from lmlang.errors import LMLangError, ProgramError
 from lmlang.runtime.sampler import Draw
 from lmlang.runtime.sequence import GenerateTask, Sequence
 
+NOTHING: frozenset[int] = frozenset()
+
 
 class Drawing(NamedTuple):
     """What is drawn for one sequence.
@@ -52,8 +54,8 @@ def drawing_of(
             len(output.ids) + ahead,
             sequence.prompt,
             [*sequence.generated, *draft[:ahead]] if ahead else sequence.generated,
-            output.barred(),
-            output.allowed(),
+            NOTHING if output.is_free else output.barred(),
+            None if output.is_free else output.allowed(),
             request.probs,
             request.top_logprobs if request.probs else 0,
             None if mask is None else mask.bits,

@@ -166,8 +166,9 @@ def _fill_masks(plan: Plan) -> None:
     """Make the masks of the draws to come, while a device may still be computing."""
     for row in plan.rows:
         task = row.sequence.task
-        last = row.sequence.pending == row.count
-        if last and isinstance(task, GenerateTask) and task.output.constraint is not None:
+        if not isinstance(task, GenerateTask) or task.output.constraint is None:
+            continue
+        if row.sequence.pending == row.count:
             with suppress(GrammarDeadEnd):  # which the draw itself then raises
                 task.output.constraint.mask()
 

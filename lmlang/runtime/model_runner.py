@@ -22,6 +22,7 @@ from lmlang.runtime.models.llama import LlamaModel
 from lmlang.runtime.native_step import NativeStep, runs_in_c, takes
 from lmlang.runtime.paged_plan import PagedAttend, PagedPlan
 from lmlang.runtime.scheduler import Plan
+from lmlang.runtime.transfer import Buffer
 
 NO_ADAPTERS: Mapping[str, Adapter] = MappingProxyType({})
 
@@ -57,6 +58,7 @@ class ModelRunner:
         # States over parts of the keys are kept in the model's dtype; only float32 loses nothing.
         self._shares = not deterministic or model.dtype == torch.float32
         self._paged = paged
+        self._buffer = Buffer() if pool.device.type == "cpu" else None
         self._native = None
         if paged and isinstance(model, LlamaModel) and runs_in_c(model):
             self._native = NativeStep(model, pool)
@@ -68,10 +70,10 @@ class ModelRunner:
         if not self._paged:
             return build_batch(plan, device, self.windows, exact=self._deterministic)
         if self.graphs is None:
-            return build_paged_batch(plan, device, self.windows, shares=self._shares)
+            shares, buffer = self._shares, self._buffer
+            return build_paged_batch(plan, device, self.windows, shares=shares, buffer=buffer)
         return build_paged_batch(plan, device, self.windows, self.graphs.padding)
 
-    @torch.inference_mode()
     def run(self, batch: Batch) -> Tensor:
         """Store the batch's K and V and return logits float32 [K, V], those of padding left out.
 
@@ -79,10 +81,11 @@ class ModelRunner:
         """
         if self._native is not None and takes(batch):
             return self._native.run(batch)
-        if batch.graph is None or self.graphs is None:
-            return self._forward(batch)
-        logits = self.graphs.run(batch.graph, partial(self._forward, batch))
-        return logits[: batch.logit_rows[-1].end]
+        with torch.inference_mode():
+            if batch.graph is None or self.graphs is None:
+                return self._forward(batch)
+            logits = self.graphs.run(batch.graph, partial(self._forward, batch))
+            return logits[: batch.logit_rows[-1].end]
 
     def _forward(self, batch: Batch) -> Tensor:
         adapters = tuple([AdapterRows(self._adapters[name], at) for name, at in batch.adapters])

@@ -87,6 +87,8 @@ class OutputStream:
         else:
             self._stops = StopMatcher(params.stop, acts=constraint.is_complete_at)
         self._searches = bool(params.stop or params.stop_regex)
+        self.is_free = healing is None and not params.min_tokens
+        """Whether nothing is ever `barred`, nor only some `allowed`."""
         self._logprobs: list[float] = []
         self._shown: list[str] = []
         self._top: list[TopLogprobs] = []

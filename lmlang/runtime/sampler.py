@@ -119,8 +119,8 @@ def _drawn_in_c(logits: Tensor, draws: Seq[Draw], model: Model | None) -> list[D
     """The same by the C kernel, which reads logits where they lie; few rows are copied."""
     from lmlang.kernels.c.draws import DrawRow, draw_rows, rows_of
 
-    logits = rows_of(logits)
-    own = logits if model is None else rows_of(model.said.logits)
+    own = logits if model is None else model.said.logits
+    own, logits = (rows_of(logits),) * 2 if own is logits else (rows_of(own), rows_of(logits))
     vocab = logits.shape[1]
     adjusted = [i for i, draw in enumerate(draws) if _is_adjusted(draw)]
     changed = _adjusted(logits, [draws[i] for i in adjusted]) if adjusted else logits

@@ -34,11 +34,15 @@ OLDEST_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence's part in a step: it computes its next ``count`` tokens, the draft included."""
+    """One sequence's part in a step: it computes its next ``count`` tokens, the draft included.
+
+    Where it is ``decoding``, the first of them is the one that was drawn last.
+    """
 
     sequence: Sequence
     count: int
     draft: tuple[int, ...] = ()
+    decoding: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,16 +175,21 @@ class Scheduler:
     def plan(self) -> Plan:
         """The next step; empty where nothing can run."""
         decoding = self._make_room()
+        if len(decoding) == len(self.running) and not self.waiting:
+            return Plan(
+                tuple(self._decode_rows(decoding, self.max_batch_tokens - len(decoding))), ()
+            )
         budget = self.max_batch_tokens - len(decoding)
         prefilling = [sequence for sequence in self.running if not sequence.decoding]
         admitted = self._admit(budget, prefilling)
         prefilling += admitted
         chunks = self._chunks(budget, prefilling)
         budget -= sum(chunks.values())
-        rows = [self._decode_row(sequence, budget) for sequence in decoding if sequence.lease]
-        if chunks:
-            rows += [Row(s, chunks[s]) for s in prefilling if s.lease and chunks.get(s)]
-            rows.sort(key=lambda row: not row.sequence.decoding)  # who came back may only lack one
+        rows = self._decode_rows([s for s in decoding if s.lease], budget)
+        rows += [
+            Row(s, chunks[s], decoding=s.decoding) for s in prefilling if s.lease and chunks.get(s)
+        ]
+        rows.sort(key=lambda row: not row.decoding)  # who came back may only lack one
         return Plan(tuple(rows), tuple(sequence for sequence in admitted if sequence.lease))
 
     # ------------------------------------------------------------------ slots
@@ -190,12 +199,23 @@ class Scheduler:
 
         Outputs whose next tokens are known get slots for them likewise.
         """
-        growing = [sequence for sequence in self.running if sequence.past_prompt]
-        short = [s for s in growing if s.lease is not None and s.length > s.lease.capacity]
+        decoding, short = [], []
+        for sequence in self.running:
+            prompt, lease = len(sequence.prompt), sequence.lease
+            length = prompt + len(sequence.generated)
+            assert lease is not None
+            if sequence.computed < prompt:
+                continue
+            if length > len(lease.table):
+                short.append(sequence)
+            if length - sequence.computed == 1:
+                decoding.append(sequence)
+        if not short:
+            return decoding
         for sequence in sorted(short, key=self._rank):
             if sequence.lease is not None:  # else it was retracted for one before it
                 self._reserve(sequence)
-        return [s for s in growing if s.lease is not None and s.decoding]
+        return [sequence for sequence in decoding if sequence.lease is not None]
 
     def _reserve(self, sequence: Sequence) -> None:
         """Get slots for the tokens of a sequence that lacks some, or retract it."""
@@ -315,17 +335,26 @@ class Scheduler:
             budget -= chunks[sequence] - has
         return chunks
 
-    def _decode_row(self, sequence: Sequence, budget: int) -> Row:
-        """A decode row, with a draft as far as slots and the budget allow it."""
+    def _decode_rows(self, sequences: list[Sequence], budget: int) -> list[Row]:
+        """Decode rows, with drafts as far as slots and the budget allow them."""
+        rows = []
+        for sequence in sequences:
+            task = sequence.task
+            resumed = isinstance(task, GenerateTask) and task.request.resumed
+            draft = self._draft(sequence, budget) if resumed or self._drafter is not None else ()
+            rows.append(Row(sequence, 1 + len(draft), draft, decoding=True))
+        return rows
+
+    def _draft(self, sequence: Sequence, budget: int) -> tuple[int, ...]:
+        """What probably follows; of what is left of the budget every running sequence has a share.
+
+        The budget is without the sequences' own tokens.
+        """
         assert sequence.lease is not None
-        task = sequence.task
-        resumed = isinstance(task, GenerateTask) and task.request.resumed
-        if self._drafter is None and not resumed:
-            return Row(sequence, 1)
         room = min(budget // len(self.running), sequence.lease.capacity - sequence.computed - 1)
         if room <= 0:
-            return Row(sequence, 1)
+            return ()
         draft = received(sequence, room)
         if not draft and self._drafter is not None:
             draft = self._drafter.draft(sequence, room)
-        return Row(sequence, 1 + len(draft), draft)
+        return draft

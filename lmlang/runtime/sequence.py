@@ -93,11 +93,6 @@ class Sequence:
         return len(self.prompt) + len(self.generated) - self.computed
 
     @property
-    def past_prompt(self) -> bool:
-        """Whether its prompt is computed."""
-        return self.computed >= len(self.prompt)
-
-    @property
     def decoding(self) -> bool:
         """Whether the one token that was sampled last is all that is to be computed."""
         prompt = len(self.prompt)
@@ -152,6 +147,8 @@ class GenerateTask:
 
     generation: Generation
     output: OutputStream
+    request: Request = field(init=False)
+    """What was asked for."""
     input_logprobs: list[float | None] = field(default_factory=list)
     input_top: list[TopLogprobs] = field(default_factory=list)
     foreseen: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -159,10 +156,8 @@ class GenerateTask:
     predicted: deque[Prediction] = field(default_factory=deque)
     """Of known tokens that are not yet told, as far as the model has predicted them."""
 
-    @property
-    def request(self) -> Request:
-        """What was asked for."""
-        return self.generation.request
+    def __post_init__(self) -> None:
+        self.request = self.generation.request
 
     @property
     def answer(self) -> Answer:

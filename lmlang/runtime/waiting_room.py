@@ -87,7 +87,9 @@ class WaitingRoom:
             self._waiting += 1
 
     def update(self, waiting: int) -> None:
-        """So many wait in the loop now."""
+        """So many wait in the loop now; told by the one thread that moves them."""
+        if waiting == self._waiting:  # then no place is free that was taken
+            return
         with self._lock:
             self._waiting = waiting
             self._call()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+import threading
+from collections.abc import Sequence as Seq
 from functools import cache
 from struct import Struct
 from typing import NamedTuple
@@ -58,7 +59,16 @@ class DrawRow(NamedTuple):
     words: int = 0
 
 
-def draw_rows(rows: Iterable[DrawRow], size: int) -> list[tuple[int, int, float, float]]:
+class _Room(threading.local):
+    """A thread's own rows, which grow to the most that it asked for."""
+
+    rows = ctypes.create_string_buffer(0)
+
+
+_room = _Room()
+
+
+def draw_rows(rows: Seq[DrawRow], size: int) -> list[tuple[int, int, float, float]]:
     """One token of each row of ``size`` logits; whoever asks keeps what the addresses name.
 
     Returns:
@@ -67,12 +77,14 @@ def draw_rows(rows: Iterable[DrawRow], size: int) -> list[tuple[int, int, float,
         probability among those that the mask leaves; its log-probability by the model's logits,
         NaN where they are not finite.
     """
-    drawn = bytearray().join([_ROW.pack(*row) for row in rows])
-    count = len(drawn) // _ROW.size
-    if count:
-        there = (ctypes.c_char * len(drawn)).from_buffer(drawn)
-        _library().lm_draw(there, count, size, native.threads())
-    return list(_DRAWN.iter_unpack(drawn))
+    places = range(0, len(rows) * _ROW.size, _ROW.size)
+    if len(_room.rows) < places.stop:
+        _room.rows = ctypes.create_string_buffer(places.stop)
+    there = _room.rows
+    for at, row in zip(places, rows, strict=True):
+        _ROW.pack_into(there, at, *row)
+    _library().lm_draw(there, len(rows), size, native.threads())
+    return [_DRAWN.unpack_from(there, at) for at in places]
 
 
 def log_normalisers(logits: Tensor) -> Tensor:
