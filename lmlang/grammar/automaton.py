@@ -10,7 +10,7 @@ viable: from every state a complete output can be reached.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from enum import IntEnum
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -124,6 +124,9 @@ class Swift(Rules, Protocol):
     def run(self, key: Any, data: bytes) -> Key | None:
         """The key behind some bytes, as if they were pushed; None where no output goes on so."""
 
+    def ahead(self) -> Iterator[tuple[Content, ...]]:
+        """Contents that an output may come to, those that it comes to sooner first."""
+
     def same(self, key: Any) -> tuple[int, Hashable] | None:
         """What is the same behind all runs that leave the contents `Leaving.ALIKE`; None: nothing.
 
@@ -223,6 +226,10 @@ class Automaton:
         if len(data) <= MAX_RUN:
             state.ways[data] = found
         return found
+
+    def ahead(self) -> Iterator[tuple[Content, ...]]:
+        """Contents that an output may come to (see `Swift`)."""
+        return iter(()) if self._swift is None else self._swift.ahead()
 
     def same(self, state: State) -> tuple[int, Hashable] | None:
         """What is the same behind contents of a state (see `Swift`); None: nothing is known."""

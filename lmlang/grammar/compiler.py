@@ -28,6 +28,8 @@ __all__ = ["Compiler", "Grammar", "compile_spec", "rules_of"]
 
 MAX_STATES = 150_000
 """States of all grammars that are kept, some 3 KB each; the last one used may have more."""
+PREPARING = 0.01
+"""Seconds, at about, in which what outputs may come to is worked out beforehand."""
 SECONDS = 10.0
 """Time to compile one constraint, unless another limit is given."""
 
@@ -88,6 +90,7 @@ def compile_spec(spec: Spec, vocabulary: Vocabulary) -> Grammar:
     grammar = Grammar(spec, vocabulary, Automaton(rules), explain)
     if not grammar.closings.fits(grammar.automaton.start, ANY_BUDGET):
         grammar.closings.tokens(grammar.automaton.start)  # which says why
+    grammar.masks.prepare(grammar.automaton, PREPARING)
     return grammar
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlang.grammar.automaton import DEAD, LEAVE, Content, Table
-from lmlang.grammar.frontier import Frontiers
+from lmlang.grammar.frontier import Frontier, Frontiers
 from lmlang.grammar.language import ANY
 from lmlang.grammar.tables import Spelling, TextTable, spelled
 from lmlang.grammar.token_trie import Bits, TokenTrie
@@ -67,6 +67,10 @@ class _Alike:
     def rows(self, states: Any) -> Any:
         """The rows of some states."""
         rows = self.table.rows(states)
+        if len(rows) == 1:
+            distinct = set(rows[0].tolist())
+            if all(state < 0 or self.one(state) == state for state in distinct):
+                return rows
         last = int(rows.max())
         if last < 0:
             return rows
@@ -107,6 +111,20 @@ class Inside:
     bits: Bits
     left: tuple[tuple[int, bytes], ...]
     left_by: Any = None
+
+
+class Below(NamedTuple):
+    """What tokens do that come to a content in their midst.
+
+    Args:
+        table: Kept alive, since its identity is the key.
+        ids: Those that stay inside or end with a byte that leaves it.
+        exits: Where others lead: for each byte that leaves it some bytes that end with it.
+    """
+
+    table: Table
+    ids: tuple[int, ...]
+    exits: tuple[tuple[bytes, Frontier], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,6 +207,36 @@ class Contents:
                 found = self._like_others(alike, one)
         self._keep(table, (one, start), found)
         return found
+
+    def below(self, content: Content, frontier: Frontier) -> Below:
+        """What tokens do that come to a content in their midst.
+
+        Args:
+            content: The content.
+            frontier: Where it begins.
+        """
+        table, start = content
+        alike = self._of(table)
+        one = alike.one(start)
+        found: Below | None = frontier.below.get((id(table), one))
+        if found is None:
+            self._frontiers.count()
+            found = frontier.below[id(table), one] = self._made_below(alike, one, frontier)
+        return found
+
+    def _made_below(self, table: _Alike, start: int, frontier: Frontier) -> Below:
+        trie = self._trie
+        inside, left = trie.descend_from(frontier.nodes, table, start, LEAVE)
+        by_byte: dict[int, list[int]] = {}
+        for node in left:
+            by_byte.setdefault(trie.labels[node], []).append(node)
+        exits = []
+        for nodes in by_byte.values():
+            onward = self._frontiers.of(nodes)
+            if onward is not None:
+                exits.append((trie.path(nodes[0], frontier.nodes), onward))
+        ids = tuple(index for node in (*inside, *left) for index in trie.ids(node))
+        return Below(table.table, ids, tuple(exits))
 
     def _keep(self, table: Table, states: tuple[int, ...], found: Inside) -> None:
         with self._lock:

@@ -11,6 +11,7 @@ what a run does in it (see `frontier.py`).
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lmlang.errors import GrammarTooLarge
 from lmlang.grammar.automaton import Automaton, Leaving, State
 from lmlang.grammar.contents import Contents, Inside
 from lmlang.grammar.frontier import ONE, Frontier, Frontiers
@@ -105,6 +107,7 @@ class Masks:
         self._frontiers = Frontiers(trie)
         self._contents = Contents(trie, self._frontiers)
         self._none = bytes(4 * -(-trie.size // 32))
+        self._masks: dict[tuple[Inside | None, tuple[int, ...], tuple[int, ...]], Mask] = {}
         self._kept: deque[weakref.ref[State]] = deque()
         self._most = most or MAX_BYTES // len(self._none)
         self._lock = threading.Lock()
@@ -114,8 +117,7 @@ class Masks:
         mask = state.masks
         if mask is not None and mask.owner is self:
             return mask  # type: ignore[no-any-return]
-        bits, count = self._bits(automaton, state)
-        state.masks = mask = Mask(bits, count, self)
+        state.masks = mask = self._made(automaton, state)
         with self._lock:
             self._kept.append(weakref.ref(state))
             if len(self._kept) > self._most:
@@ -124,26 +126,57 @@ class Masks:
                     oldest.masks = None
         return mask
 
-    def _bits(self, automaton: Automaton, state: State) -> tuple[Bits, int]:
-        """The bits of a state, read-only, and how many are set."""
-        found: list[int] = []
+    def prepare(self, automaton: Automaton, seconds: float) -> None:
+        """Work out what tokens do in contents that outputs may come to, until the time is over."""
+        end = time.monotonic() + seconds
+        try:
+            for contents in automaton.ahead():
+                for content in contents:
+                    if time.monotonic() > end:
+                        return
+                    self._contents.inside(content)
+                if time.monotonic() > end:
+                    return
+        except GrammarTooLarge:  # which an output may never come to
+            return
+
+    def _made(self, automaton: Automaton, state: State) -> Mask:
         contents = () if automaton.runs(state) else automaton.rules.contents(state.key)
         if not contents:
+            found: list[int] = []
             self._walk(automaton, state, self._frontiers.root, found)
-            return _marked(self._none, 0, found)
+            return self._mask_of(None, found, [])
         parts = [self._contents.inside(content) for content in contents]
-        if len(parts) == 1:
-            return self._part(automaton, state, parts[0])
-        masks = [self._part(automaton, state, part)[0] for part in parts]
-        bits = np.bitwise_or.reduce(masks)
+        masks = [self._part(automaton, state, part) for part in parts]
+        if len(masks) == 1:
+            return masks[0]
+        bits = np.bitwise_or.reduce([mask.bits for mask in masks])
         bits.flags.writeable = False
-        return bits, int(_count(bits.view(np.uint32)).sum())
+        return Mask(bits, int(_count(bits.view(np.uint32)).sum()), self)
 
-    def _part(self, automaton: Automaton, state: State, part: Inside) -> tuple[Bits, int]:
-        """The same as far as it comes from one of its contents."""
+    def _mask_of(self, part: Inside | None, found: list[int], taken: list[int]) -> Mask:
+        """A mask, one object for all states that have it.
+
+        Args:
+            part: A content that all tokens are legal in that stay inside of it or leave it.
+            found: Tokens that are legal besides.
+            taken: Tokens that are not legal, unless they are found.
+        """
+        key = (part, tuple(found), tuple(taken))
+        mask = self._masks.get(key)
+        if mask is None:
+            bits, size = (self._none, 0) if part is None else part.left_by[1:]
+            mask = Mask(*_marked(bits, size, found, taken), self)
+            if len(self._masks) >= self._most:
+                self._masks.clear()
+            self._masks[key] = mask
+        return mask
+
+    def _part(self, automaton: Automaton, state: State, part: Inside) -> Mask:
+        """The mask of a state as far as it comes from one of its contents."""
         if part.left_by is None:
             part.left_by = self._left(part)
-        exits, bits, count = part.left_by
+        exits = part.left_by[0]
         found: list[int] = []
         taken: list[int] = []
         leaving = automaton.rules.leaving(state.key)
@@ -162,7 +195,7 @@ class Masks:
                 onward = self._frontiers.of(node for node in onward.nodes if node not in unsure)
             if onward is not None:
                 self._walk_behind(automaton, state, paths, onward, found)
-        return _marked(bits, count, found, taken)
+        return self._mask_of(part, found, taken)
 
     def _walk_behind(
         self,
@@ -262,6 +295,15 @@ class Masks:
             state, frontier = open_.pop()
             runs: Sequence[bytes] | None = automaton.runs(state)
             if runs is None:
+                contents = automaton.rules.contents(state.key)
+                if len(contents) == 1 and automaton.rules.leaving(state.key) is Leaving.SAME:
+                    _, ids, exits = self._contents.below(contents[0], frontier)
+                    found += ids
+                    for path, further in exits:
+                        behind = automaton.run(state, path)
+                        assert behind is not None, "what is sure to leave a content leads somewhere"
+                        open_.append((behind, further))
+                    continue
                 following = automaton.following(state)
                 runs = [ONE[head] for head in frontier.heads if head in following]
             steps = frontier.steps
@@ -309,6 +351,6 @@ def _marked(
         if not marked[index >> 3] & bit:
             marked[index >> 3] |= bit
             count += 1
-    made = np.frombuffer(marked, dtype=np.int32)
+    made = np.frombuffer(marked, dtype=np.int32).copy()  # an array of its own is one object
     made.flags.writeable = False
     return made, count

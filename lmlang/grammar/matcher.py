@@ -144,12 +144,14 @@ class GrammarMatcher:
             row: int32 [at least ceil(V / 32)]; what is beyond becomes 0.
         """
         bits = self.mask().bits
-        if getattr(row, "dtype", None) != bits.dtype or len(row) < len(bits):
+        size = len(bits)
+        if getattr(row, "dtype", None) != bits.dtype or len(row) < size:
             raise ProgramTypeError(
-                f"a row of bits is an int32 array of at least {len(bits):,} words: give one."
+                f"a row of bits is an int32 array of at least {size:,} words: give one."
             )
-        row[: len(bits)] = bits
-        row[len(bits) :] = 0
+        row[:size] = bits
+        if len(row) > size:
+            row[size:] = 0
 
     def forced_bytes(self) -> bytes:
         """The bytes that must come next; empty where there is a choice or the output may end."""

@@ -145,10 +145,10 @@ class TokenTrie:
             sums[begin:end] = sums[above] + values[above]
         return sums
 
-    def path(self, node: int) -> bytes:
-        """The bytes that lead to a node."""
+    def path(self, node: int, above: Collection[int] = (0,)) -> bytes:
+        """The bytes that lead to a node, from the first of some nodes above it."""
         found = bytearray()
-        while node:
+        while node not in above:
             found.append(self.labels[node])
             node = int(self._parents[node])
         found.reverse()
@@ -206,6 +206,20 @@ class TokenTrie:
         self._descend_one_by_one(table, nodes, states, inside, left, leave)
         return inside, left
 
+    def descend_from(
+        self, nodes: Sequence[int], table: Walkable, start: int, leave: int
+    ) -> tuple[list[int], list[int]]:
+        """The same below some nodes, of which none is below another.
+
+        Returns:
+            The nodes whose bytes stay inside, and those that an ending byte leads to.
+        """
+        inside: dict[int, int] = {}
+        left: list[int] = []
+        states = np.full(len(nodes), start, dtype=np.int64)
+        self._descend_one_by_one(table, np.array(nodes), states, inside, left, leave)
+        return list(inside), left
+
     def _descend_one_by_one(
         self, table: Walkable, nodes: Any, states: Any, inside: Any, left: list[int], leave: int
     ) -> None:
@@ -220,8 +234,7 @@ class TokenTrie:
                 continue
             known = ways.get(state)
             if known is None:
-                following = table.following(state)
-                known = ways[state] = {byte: table.push(state, byte) for byte in following}
+                known = ways[state] = _ways(table, state)
             for byte, child in self.children(node, following=known):
                 onward = known[byte]
                 if onward >= 0:
@@ -255,6 +268,16 @@ class TokenTrie:
         flags = np.zeros(-(-self.size // 32) * 32, dtype=np.bool_)
         np.take(alive, self.node_of, out=flags[: self.size])
         return np.packbits(flags, bitorder="little").view(np.int32)
+
+
+def _ways(table: Walkable, state: int) -> dict[int, int]:
+    """Where each byte leads that is possible in a state."""
+    following = table.following(state)
+    if len(following) <= FEW_WAYS:
+        return {byte: table.push(state, byte) for byte in following}
+    (row,) = table.rows([state])
+    places = list(following)
+    return dict(zip(places, row[places].tolist(), strict=True))
 
 
 def _spans(first: Any, nodes: Any) -> tuple[Any, Any]:

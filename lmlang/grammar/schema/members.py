@@ -316,11 +316,11 @@ class Key:
             if plan.covers and not plan.ordered and self._all_open(plan, spot):
                 # All keys but some names and some that have been written: each beginning goes on.
                 table = spelled(ANY, Spelling.JSON)
-                found[table, _state(table, self.typed)] = None
+                found[table, table.run(table.start, self.typed, 0)[0]] = None
                 continue
             if named:
                 table = plan.names_table(plan.keys(spot))
-                found[table, _state(table, self.typed)] = None
+                found[table, table.run(table.start, self.typed, 0)[0]] = None
             for _, table, state in cells:
                 rivals = self._rivals(plan, spot, self.typed)
                 if not all(stays_open(table, state, rival) for rival in rivals):
@@ -398,10 +398,3 @@ class Key:
                     cell = plan.cells[number]
                     then = plan.behind(spot, self.typed + rest)
                     yield rest, Reading(goal, plan, then, cell.node, cell.meets)
-
-
-def _state(table: TextTable, typed: bytes) -> int:
-    state = table.start
-    for byte in typed:
-        state = table.push(state, byte)
-    return state

@@ -22,7 +22,7 @@ from lmlang.grammar.schema.levels import Level, Levels
 from lmlang.grammar.schema.members import Key
 from lmlang.grammar.schema.moves import Context, Goals, Start
 from lmlang.grammar.schema.places import Begun, End, Fork, Place, Where
-from lmlang.grammar.schema.shapes import Array, Graph
+from lmlang.grammar.schema.shapes import Array, Graph, inner_nodes
 from lmlang.grammar.schema.style import Layout
 from lmlang.grammar.schema.unique import Distinct, check_shape, needs_care
 from lmlang.grammar.spec import Style
@@ -93,6 +93,30 @@ class SchemaRules:
                 return None
             onward, at = found, at + 1
         return onward
+
+    def ahead(self) -> Iterator[tuple[Content, ...]]:
+        """The contents that strings and keys begin with, those of the outer values first."""
+        nodes = [self._graph.root]
+        known = set(nodes)
+        for node in nodes:
+            for shape in self._graph.shapes(node):
+                fresh = [inner for inner in inner_nodes(shape) if inner not in known]
+                nodes += fresh
+                known.update(fresh)
+            value = self._levels.of(Start((node,), 0, False))
+            begun = [way.level for way in value.push(QUOTE)]
+            for way in value.push(ord("{")):
+                runs = () if way.level is None else way.level.runs() or ()
+                for run in runs:
+                    if run.endswith(b'"'):
+                        assert way.level is not None
+                        begun += [inner.level for inner in way.level.push(run)]
+            yield tuple(
+                content
+                for level in begun
+                if level is not None and level.runs() is None
+                for content in level.contents()
+            )
 
     def same(self, key: Where) -> tuple[int, Hashable] | None:
         """Up to where the next key could end, which must be another one."""

@@ -150,6 +150,16 @@ class Object:
 Shape: TypeAlias = Word | String | Number | Array | Object
 
 
+def inner_nodes(shape: Shape) -> tuple[Node, ...]:
+    """The nodes of the items or properties of a shape."""
+    if isinstance(shape, Array):
+        return shape.prefix if shape.rest is None else (*shape.prefix, shape.rest)
+    if isinstance(shape, Object):
+        named = [name.node for name in shape.names]
+        return tuple(dict.fromkeys(named + [others.node for others in shape.others]))
+    return ()
+
+
 class Graph(Protocol):
     """The nodes of one schema; complete when it has been compiled, immutable from then on."""
 
