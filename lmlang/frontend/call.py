@@ -16,12 +16,16 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from lmlang.errors import Cancelled, raisable
+from lmlang.frontend import ir
 from lmlang.frontend.cursor import Cursor
 from lmlang.frontend.ending import Ending, until_ended
 from lmlang.frontend.live import Live
+from lmlang.frontend.options import RunOptions
 from lmlang.frontend.recorder import ProgramState
+from lmlang.frontend.recording import Recording
 from lmlang.frontend.run import Run
 from lmlang.frontend.waiting import refuse_in_async_body, stretch
+from lmlang.protocol import Backend
 
 
 class Call:
@@ -166,6 +170,39 @@ class Call:
         thread = threading.Thread(target=context.run, args=(work,), name="lmlang-run", daemon=True)
         thread.start()
         return thread
+
+
+def call_of(
+    name: str,
+    parameters: tuple[ir.Parameter, ...],
+    body: Callable[..., Any],
+    bound: inspect.BoundArguments,
+    backend: Backend,
+    options: RunOptions,
+    seed: int,
+    row_key: bytes,
+) -> Call:
+    """The call of a program, with a run of its own.
+
+    Args:
+        name: Of the program.
+        parameters: Of it, for the recording.
+        body: Takes the state, then the arguments.
+        bound: The arguments.
+        backend: Who is asked.
+        options: Of the run.
+        seed: Of its draws.
+        row_key: What these depend on besides.
+    """
+    most, priority = options.max_program_tokens, options.priority
+    run = Run(name, backend, options.gen, seed, row_key, most, priority)
+    run.recording = Recording(name, parameters)
+    if options.ship:
+        from lmlang.frontend.ship import ship  # which loads the wire
+
+        ship(run, options.deadline)
+    live = options.show is not None
+    return Call(run, body, bound.args, bound.kwargs, options.deadline, bound.arguments, live)
 
 
 class _Raised:

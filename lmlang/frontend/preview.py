@@ -1,6 +1,6 @@
 """What a program will ask first: the exact prompt up to its first generation, and what follows.
 
-Nothing is run on a model. The body is traced; a backend renders and tokenises the prompt.
+The body is traced; a backend renders and tokenises the prompt, or computes it ahead.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from lmlang import markup
 from lmlang.frontend import ir
 from lmlang.frontend.outline import outline
-from lmlang.frontend.passes import prefix_and_rest
+from lmlang.frontend.passes import prefix, prefix_and_rest
 from lmlang.frontend.printer import print_node
 from lmlang.frontend.spec_text import write_spec
-from lmlang.protocol import Backend, EndTurn, Prompt, Segment, Text, Turn
+from lmlang.protocol import Backend, EndTurn, Prompt, Request, SamplingParams, Segment, Text, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,15 @@ def preview(program: ir.Program, backend: Backend | None) -> Preview:
         rest=tuple(map(print_node, rest)),
         program=program,
     )
+
+
+def compute_ahead(program: ir.Program, backend: Backend, lora: str | None) -> int:
+    """Have a backend compute the prompt of a traced program; how many tokens that has."""
+    segments = prefix(program)
+    if not segments:
+        return 0
+    request = Request(Prompt.of(*segments), SamplingParams(max_tokens=0), lora=lora)
+    return backend.generate(request).result().usage.prompt_tokens
 
 
 def _outlined(node: ir.Node) -> str:

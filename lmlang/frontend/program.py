@@ -15,19 +15,16 @@ from lmlang.frontend import defaults, draws, ir, waiting
 from lmlang.frontend.arguments import Arguments, meant, of_a_run
 from lmlang.frontend.batch_result import BatchResult
 from lmlang.frontend.batches import check_keywords, run_batch
-from lmlang.frontend.call import Call
+from lmlang.frontend.call import Call, call_of
 from lmlang.frontend.estimate import Estimate, estimate, traces_of
 from lmlang.frontend.finding import Finding
 from lmlang.frontend.options import RUN_KEYWORDS, RunOptions
-from lmlang.frontend.passes import prefix
-from lmlang.frontend.preview import Preview, preview
+from lmlang.frontend.preview import Preview, compute_ahead, preview
 from lmlang.frontend.recorder import ProgramState
-from lmlang.frontend.recording import Recording
 from lmlang.frontend.rows import OnError, Row, RowKeys, checked_rows, rows_of, threads
-from lmlang.frontend.run import Run
 from lmlang.frontend.stream import AsyncStream, Stream
 from lmlang.frontend.trace import parameters_of, trace
-from lmlang.protocol import Backend, Prompt, Request, SamplingParams
+from lmlang.protocol import Backend
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -347,14 +344,8 @@ class Function(Generic[P, R]):
             How many tokens that prompt has; where there is none, nothing is asked.
         """
         waiting.refuse_in_async_body()
-        segments = prefix(self.trace(**known))
-        given = self._with({"backend": backend})
-        chosen = defaults.resolve(given.get("backend"))
-        if not segments:
-            return 0
-        nothing = SamplingParams(max_tokens=0)
-        request = Request(Prompt.of(*segments), nothing, lora=given.get("lora"))
-        return chosen.generate(request).result().usage.prompt_tokens
+        traced, given = self.trace(**known), self._with({"backend": backend})
+        return compute_ahead(traced, defaults.resolve(given.get("backend")), given.get("lora"))
 
     @overload
     def __get__(self, instance: None, owner: type) -> Function[P, R]: ...
@@ -393,16 +384,8 @@ class Function(Generic[P, R]):
         seed: int,
         row_key: bytes,
     ) -> Call:
-        most, priority = options.max_program_tokens, options.priority
-        run = Run(self.__name__, backend, options.gen, seed, row_key, most, priority)
-        run.recording = Recording(self.__name__, self._parameters)
-        if options.ship:
-            from lmlang.frontend.ship import ship  # which loads the wire
-
-            ship(run, options.deadline)
-        body, named = self._whole_body(), bound.arguments
-        live = options.show is not None
-        return Call(run, body, bound.args, bound.kwargs, options.deadline, named, live)
+        body, parameters = self._whole_body(), self._parameters
+        return call_of(self.__name__, parameters, body, bound, backend, options, seed, row_key)
 
     def _whole_body(self) -> Callable[..., R]:
         """The function from its state on."""
