@@ -69,15 +69,17 @@ class Place:
         level: The last level.
         begun: The items under way that must differ from others, the innermost last.
         lives: Whether all of them still can; None: nobody has asked.
+        inside: The places whose outer one this is, where no items are under way.
     """
 
-    __slots__ = ("begun", "level", "lives", "outer")
+    __slots__ = ("begun", "inside", "level", "lives", "outer")
 
     def __init__(self, outer: Place | None, level: Level, begun: tuple[Begun, ...]) -> None:
         self.outer = outer
         self.level = level
         self.begun = begun
         self.lives: bool | None = None
+        self.inside: dict[Level, Place] | None = None
 
     @property
     def is_safe(self) -> bool:

@@ -44,7 +44,9 @@ class SchemaRules:
         self._layout = Layout.of(style)
         context = Context(self._layout, graph.shortest)
         self._levels = Levels(Plans(graph, context), context, Start((graph.root,), 0, False))
-        self._places: dict[tuple[Place | None, Level, tuple[Begun, ...]], Place] = {}
+        self._outermost: dict[Level, Place] = {}
+        self._under_way: dict[tuple[Place | None, Level, tuple[Begun, ...]], Place] = {}
+        self._kept = 0
         self._end = self._place(None, self._levels.of(End()), ())
         self._careful: bool | None = None
         self._distinct = Distinct(self.texts)
@@ -230,12 +232,23 @@ class SchemaRules:
     # Moves ---------------------------------------------------------------------------------------
 
     def _place(self, outer: Place | None, level: Level, begun: tuple[Begun, ...]) -> Place:
-        found = self._places.get((outer, level, begun))
-        if found is None:
-            if len(self._places) >= MAX_KEPT:
-                self._places.clear()
-            found = self._places.setdefault((outer, level, begun), Place(outer, level, begun))
-        return found
+        if begun:
+            known, key = self._under_way, (outer, level, begun)
+            found = known.get(key)
+            return found or known.setdefault(key, self._fresh(outer, level, begun))
+        inside = self._outermost if outer is None else outer.inside
+        if inside is None:
+            assert outer is not None
+            inside = outer.inside = {}
+        return inside.get(level) or inside.setdefault(level, self._fresh(outer, level, ()))
+
+    def _fresh(self, outer: Place | None, level: Level, begun: tuple[Begun, ...]) -> Place:
+        self._kept += 1
+        if self._kept > MAX_KEPT:
+            self._kept = 1
+            self._under_way.clear()
+            self._outermost.clear()
+        return Place(outer, level, begun)
 
     def _step(self, place: Place, byte: int | bytes) -> tuple[Place, ...]:
         """The places behind a byte, whether items can still differ there or not.
