@@ -110,10 +110,18 @@ class Canonical:
         if own[: len(known)] != known:  # what came was not the tokenizer's own
             before, known = "", []
             own = list(encode(text))
-        own, data = own[len(known) :], text.encode()[:held]
+        # Ids in front of where the text can be cut are the same, whatever follows.
+        whole, first = before + text, list[int]()
+        cut = 0 if self._vocabulary.cut is None else self._vocabulary.cut(whole)
+        if cut:
+            first = list(encode(whole[:cut]))
+            if own != [*first, *self._vocabulary.encoded(whole[cut:])]:
+                cut, first = 0, []
+        rest, skipped = whole[cut:], len(known)
+        own, data = own[skipped:], text.encode()[:held]
         certain: Sequence[int] | None = own if behind.accepting else None
         for more in self._others(behind, spanning):
-            other = encode(before + text + more)[len(known) :]
+            other = [*first, *self._vocabulary.encoded(rest + more)][skipped:]
             certain = self._shared(other if certain is None else certain, other, data)
             if not certain:
                 return ()

@@ -19,6 +19,9 @@ from lmlang.grammar.token_trie import TokenTrie
 PROBE = '{"name": "Zoë", "ages": [12, 3.5], "ok": true}\n  The end, isn\'t it?'
 """A text whose encoding tells tokenizers of the same tokens apart."""
 
+MAX_ENCODED = 8_192
+"""Short texts whose ids are kept."""
+
 
 class Vocabulary:
     """The tokens of one tokenizer. Immutable and thread-safe, if ``encode`` is.
@@ -62,6 +65,7 @@ class Vocabulary:
         self.encode = encode
         self.cut = cut
         self._fingerprint = fingerprint
+        self._encoded: dict[str, tuple[int, ...]] = {}
         self._source: Any = None
         self._tree: tuple[TokenTrie, Masks] | None = None
         self._lock = threading.Lock()
@@ -125,6 +129,15 @@ class Vocabulary:
                     trie = TokenTrie(self.pieces)
                     self._tree = (trie, Masks(trie))
         return self._tree
+
+    def encoded(self, text: str) -> Sequence[int]:
+        """The ids of a short text, which are kept."""
+        found = self._encoded.get(text)
+        if found is None:
+            if len(self._encoded) >= MAX_ENCODED:
+                self._encoded.clear()
+            found = self._encoded[text] = tuple(self.encode(text))
+        return found
 
     @cached_property
     def missing_bytes(self) -> bytes:
