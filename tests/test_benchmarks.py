@@ -373,7 +373,7 @@ def test_what_peers_play_are_the_rows_that_a_program_makes() -> None:
         "Not measured: other (not installed); late in fork (no answer).",
     ):
         assert line in table.splitlines(), line
-    assert "Not in this run: lmlang blocks8; " in table
+    assert "Not in this run: lmlang blocks; " in table
 
 
 LOGPROBS = st.lists(st.integers(-400, 0).map(lambda n: n / 100), min_size=3, max_size=3)

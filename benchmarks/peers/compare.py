@@ -39,7 +39,7 @@ import startup
 from choices import Choices
 from judging import judged
 from rows import prompts_of
-from subjects import BLOCKS8, FLOAT32, FOLDER, OURS, SUBJECTS, Late, Subject
+from subjects import BLOCKS, FLOAT32, FOLDER, OURS, SUBJECTS, Late, Subject
 from tables import print_json, print_table
 from typed import Typed
 from writings import Chats, Extractions, Forks, Tree
@@ -77,7 +77,7 @@ RAW_SMALL = {
 SELECT, START = "select", "start"
 ITEMS = (16, 400, 400)
 """Of select, by size."""
-COMPARED = (OURS, BLOCKS8, FLOAT32)
+COMPARED = (OURS, BLOCKS, FLOAT32)
 """Whose selects are compared."""
 
 

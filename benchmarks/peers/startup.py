@@ -18,7 +18,7 @@ from typing import Any
 
 FORMS: Mapping[str, str] = {
     "lmlang": "",
-    "lmlang blocks8": ", quantize='blocks8'",
+    "lmlang blocks": ", quantize='blocks'",
     "lmlang float32": ", quantize=None",
 }
 """Parameters of the Runtime, by the subject that has them."""

@@ -24,7 +24,7 @@ FOLDER = ROOT / ".venv" / "peers-model"
 LOADING = 600.0
 """Seconds for a subject to load its model."""
 OURS, FLOAT32, BFLOAT16 = report.OURS, report.OURS_FLOAT32, report.OURS_BFLOAT16
-BLOCKS8, FLOOR = "lmlang blocks8", "int8 products alone"
+BLOCKS, FLOOR = "lmlang blocks", "int8 products alone"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ RAW = ("prefill 1", "prefill 8", "decode 1", "decode 8", "decode 32")
 
 SUBJECTS: Mapping[str, Kind] = {
     OURS: _ours(),
-    BLOCKS8: _ours(quantize="blocks8"),
+    BLOCKS: _ours(quantize="blocks"),
     FLOAT32: _ours(quantize="none"),
     BFLOAT16: _ours(dtype="bfloat16"),
     "lmlang, no radix cache": _without(once=True, radix_cache=False),

@@ -69,8 +69,9 @@ class Runtime:
             tokens hardly ever differ from it (docs/explanation/performance.md). "blocks8" has 15
             bits in the columns with the largest numbers alone and 8 in all others: faster still,
             and as near to float32 as bfloat16 is. "int8" gives each output a scale: half of the
-            memory of bfloat16. "auto" is "blocks" for a quantised GGUF file on a CPU, unless dtype
-            says otherwise or the C kernels are missing; else None.
+            memory of bfloat16. "auto" is "blocks8" for a quantised GGUF file on a CPU ("blocks"
+            where a trial run shows it to be too far from it), unless dtype says otherwise or the C
+            kernels are missing; else None.
         kv_dtype: "int8" keeps keys and values as int8, with a scale for each token's head: 1.9
             times as many tokens as in bfloat16 with the same memory.
         device: "cpu", "cuda", or "cuda:1" for the second GPU. None ("auto") is the first GPU, and
@@ -97,8 +98,8 @@ class Runtime:
         speculative: "ngram" drafts tokens from prompt, output and cache, and verifies them in one
             pass. The tokens stay the same; it pays where outputs repeat their prompts.
         deterministic: The same bits of a position's logits cold or cached, alone or in a batch,
-            in whatever chunks; for one CPU, build of torch and number of threads. Steps take
-            1.2 to 2.6 times as long, most of it in long contexts. Refused on a GPU.
+            in whatever chunks; for one CPU, build of torch and number of threads. Blocks have
+            them anyway; in float32 steps take longer. Refused on a GPU.
         cuda_graphs: False launches every kernel of every decode step on a GPU by itself.
         heartbeat: Seconds without a sign of life after which the engine is given up and all who
             wait get `BackendError`. None is 120.

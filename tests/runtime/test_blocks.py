@@ -94,6 +94,27 @@ def test_the_digits_are_those_of_the_largest_columns(tmp_path: Path) -> None:
 
 
 @needs_library
+def test_digits_that_would_lead_too_far_are_not_left_out(tmp_path: Path) -> None:
+    loaded = load_gguf(write_tiny_gguf(tmp_path / "tiny.gguf", tiny_shape()), quantize="blocks")
+    assert with_chosen_digits(loaded, range(200), 0.0) is loaded
+    assert with_chosen_digits(loaded, range(200), 1.0) is not loaded
+
+
+@needs_library
+def test_the_embedded_model_has_chosen_digits_by_itself() -> None:
+    def digits(model: OpenedModel) -> list[int]:
+        assert isinstance(model.model, LlamaModel)
+        weight = model.model.products[7]["down"]
+        assert isinstance(weight, PackedWeight)
+        return weight.digits.tolist()
+
+    chosen = digits(open_model(None, dtype="auto"))
+    assert chosen == digits(opened("blocks8"))
+    assert set(chosen) == {1, 2}
+    assert set(digits(opened("blocks"))) == {2}
+
+
+@needs_library
 def test_the_numbers_are_those_of_the_file() -> None:
     path = find_embedded_model()
     plain, packed = load_gguf(path).weights, load_gguf(path, quantize="blocks").weights

@@ -17,7 +17,6 @@ from lmlang.errors import ModelError, ProgramError
 from lmlang.kernels import native
 from lmlang.protocol import Generation, Prompt, Request, SamplingParams, Text
 from lmlang.runtime.local import Runtime
-from lmlang.runtime.models.loader import BLOCKS
 from tests.models.folders import save
 from tests.runtime.adapters import write_lora
 from tests.tiny import tiny_shape, write_tiny_gguf
@@ -79,6 +78,9 @@ def plain(path: Path, adapter: Path, lora: str | None, items: Any) -> list[tuple
     loras = {} if lora is None else {"lora": {lora: adapter}}
     with Runtime(path, kv_tokens=600, radix_cache=False, **dict(items), **loras) as runtime:
         return answers(runtime, lora)
+
+
+BLOCKS = ("blocks", "blocks8")
 
 
 def refusal(model: str, given: Mapping[str, Any], deterministic: bool) -> str | None:

@@ -29,16 +29,13 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 QUANTISED = frozenset({"embed", "head", "qkv", "out", "gate_up", "down"})
 """The native weights that are matrices: what a scheme is about."""
 
-Scheme: TypeAlias = Literal["none", "int8", "blocks", "blocks8"]
+Scheme: TypeAlias = Literal["none", "int8", "blocks"]
 SCHEMES: Mapping[Scheme, Callable[[Tensor], Weight]] = {
     "none": lambda weight: weight,
     "int8": quantise_weight,
     "blocks": pack_floats,
-    "blocks8": pack_floats,
 }
 """What becomes of a matrix. Blocks that the file itself has are kept as they are."""
-BLOCKS = ("blocks", "blocks8")
-"""The schemes whose matrices are `PackedWeight`s: here all with two digits."""
 
 GGUF_NAMES = {
     "embed": ("token_embd.weight",),
@@ -210,7 +207,7 @@ def _gather(
     weights: dict[str, Weight] = {}
     for native, wanted in weight_shapes(shape).items():
         quantised = native.split(".")[-1] in QUANTISED
-        if quantised and scheme in BLOCKS and isinstance(store, _GGUFStore):
+        if quantised and scheme == "blocks" and isinstance(store, _GGUFStore):
             weights[native] = store.packed([name for name, _ in sources[native]])
             continue
         kind = torch.float32 if native.endswith("norm") else dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
@@ -19,7 +20,7 @@ from lmlang.runtime.chat_templates import resolve_chat_template
 from lmlang.runtime.device import CPU, check_room, launching_on
 from lmlang.runtime.fingerprint import combined, of_files
 from lmlang.runtime.models.causal import CausalLM
-from lmlang.runtime.models.digits import TEXT, with_chosen_digits
+from lmlang.runtime.models.digits import MOST_FAR, TEXT, with_chosen_digits
 from lmlang.runtime.models.fetch import find_embedded_model, model_file
 from lmlang.runtime.models.gguf_blocks import is_quantised
 from lmlang.runtime.models.gguf_file import open_gguf
@@ -27,7 +28,7 @@ from lmlang.runtime.models.hf import HFModel
 from lmlang.runtime.models.hf_loader import load_hf
 from lmlang.runtime.models.hub import hub_folder, is_hub_name
 from lmlang.runtime.models.llama import LlamaModel
-from lmlang.runtime.models.loader import BLOCKS, LoadedModel, Scheme, load_folder, load_gguf
+from lmlang.runtime.models.loader import LoadedModel, Scheme, load_folder, load_gguf
 from lmlang.runtime.models.metadata import NotNative
 from lmlang.runtime.tokenizer import Tokenizer
 from lmlang.runtime.tokenizer_json import folder_json
@@ -77,17 +78,24 @@ class Loading:
 
     Args:
         dtype: Of its weights.
-        quantize: What becomes of those that are matrices.
+        quantize: As of `open_model`; "auto" only where it means blocks.
         implementation: As of `open_model`.
         device: Where they go.
     """
 
     dtype: torch.dtype
-    quantize: Scheme
+    quantize: str
     implementation: str
     device: torch.device
 
+    @property
+    def scheme(self) -> Scheme:
+        """What becomes of matrices as they are read."""
+        return "blocks" if self.quantize in BLOCKS else cast(Scheme, self.quantize)
 
+
+BLOCKS = ("auto", "blocks", "blocks8")
+"""Of `Loading.quantize`, what keeps matrices in blocks."""
 Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
 """Name, size and time of every file that a model is read from."""
 
@@ -126,8 +134,9 @@ def open_model(
         dtype: Of the weights: "float32", "bfloat16" or "float16"; "auto" is float32 on a CPU and
             bfloat16 on a GPU.
         quantize: Of the matrices among them: "none", "int8", "blocks", "blocks8" (see `Runtime`);
-            "auto" is "blocks" for a quantised GGUF file on a CPU whose dtype is "auto", where the C
-            kernels are, and none otherwise.
+            "auto" is blocks for a quantised GGUF file on a CPU whose dtype is "auto", where the C
+            kernels are, and none otherwise; "blocks8" unless a trial run shows it to be too far
+            from "blocks".
         revision: Branch, tag or commit of a model on the hub.
         offline: Look for a model of the hub in its cache on this machine alone.
         implementation: Whose code computes it: "native", "transformers", or "auto" for the native
@@ -142,7 +151,7 @@ def open_model(
     path = _find(named, revision, offline)
     if quantize == "auto":
         blocks = dtype == "auto" and device.type == "cpu" and _has_blocks(path)
-        quantize = "blocks" if blocks and form_of(torch.empty(0)) == "c" else "none"
+        quantize = "auto" if blocks and form_of(torch.empty(0)) == "c" else "none"
     if dtype == "auto":
         dtype = "float32" if device.type == "cpu" else "bfloat16"
     if not isinstance(dtype, str) or dtype not in DTYPES:
@@ -150,7 +159,7 @@ def open_model(
         raise ProgramError(f"dtype={quote(str(dtype))} is none of {known}: give one of these.")
     if quantize in BLOCKS:
         _check_blocks(quantize, dtype, device)
-    how = Loading(DTYPES[dtype], cast(Scheme, quantize), implementation, device)
+    how = Loading(DTYPES[dtype], quantize, implementation, device)
     name = named if isinstance(named, str) and is_hub_name(named) else path.name
     with _opening:
         key = (str(path.resolve()), how, _stamp(path))
@@ -208,7 +217,7 @@ def _load_gguf(path: Path, name: str, how: Loading) -> OpenedModel:
             "implementation='transformers' is for folders with safetensors, and "
             f"{quote(str(path))} is a GGUF file, which runs natively: leave it out."
         )
-    loaded = load_gguf(path, how.dtype, quantize=how.quantize)
+    loaded = load_gguf(path, how.dtype, quantize=how.scheme)
     tokenizer = Tokenizer.from_gguf(loaded.metadata)
     source = loaded.metadata.get("tokenizer.chat_template")
     source = source if isinstance(source, str) else None
@@ -227,7 +236,7 @@ def _folder_model(path: Path, how: Loading, tokenizer: Tokenizer) -> CausalLM:
     """The model of a folder, by our own code where that has its type."""
     if how.implementation != "transformers":
         try:
-            loaded = load_folder(path, how.dtype, quantize=how.quantize)
+            loaded = load_folder(path, how.dtype, quantize=how.scheme)
             return _native(loaded, how, tokenizer)
         except NotNative:
             if how.implementation == "native":
@@ -241,8 +250,9 @@ def _folder_model(path: Path, how: Loading, tokenizer: Tokenizer) -> CausalLM:
 
 
 def _native(loaded: LoadedModel, how: Loading, tokenizer: Tokenizer) -> LlamaModel:
-    if how.quantize == "blocks8":
-        loaded = with_chosen_digits(loaded, tokenizer.encode(TEXT))
+    if how.quantize in ("auto", "blocks8"):
+        most = MOST_FAR if how.quantize == "auto" else math.inf
+        loaded = with_chosen_digits(loaded, tokenizer.encode(TEXT), most)
     weights, device = loaded.weights, how.device
     needed = sum(weight.nbytes for weight in weights.values())
     check_room(f"the weights of {quote(loaded.path.name)}", needed, device)
