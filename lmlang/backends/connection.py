@@ -3,7 +3,8 @@
     any thread --start / cancel / wait_for--> Connection: one task each --Client--> server
                                                   | ends, or fails, what it was started for
 
-Whatever was started ends: with its answer, a typed error, or the closing of the connection.
+Whatever was started ends: with its answer, a typed error, or the closing of the connection; at the
+interpreter's exit without a word.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Connection(Generic[C]):
         def ended(task: asyncio.Task[None]) -> None:
             del self._work[waited]
             error = self._end() if task.cancelled() else task.exception()
-            if error is not None:
+            if error is not None and not self._exits():
                 fail(error)
 
         refusal = self._post(begin)
@@ -180,13 +181,21 @@ class Connection(Generic[C]):
         """End all work, then the connections; each in bounded time."""
         tasks = []
         for task, fail in list(self._work.values()):
-            fail(self._end())
+            if not self._exits():
+                fail(self._end())
             task.cancel()
             tasks.append(task)
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
         with suppress(Exception):
             await asyncio.wait_for(self._client.close(), CLOSE_SECONDS)
+
+    def _exits(self) -> bool:
+        """Whether the interpreter's exit closes it: daemons alone wait then, and end with it.
+
+        An error would have them say so on the error stream.
+        """
+        return self._closed and not threading.main_thread().is_alive()
 
     def _end(self) -> LMLangError:
         """What work ends with that was cancelled."""

@@ -6,10 +6,17 @@ import textwrap
 
 import pytest
 
+from lmlang.server.app import make_app
+from lmlang.testing import ScriptedBackend
+from tests.backends.served import served
+
 HEAD = """
-import threading, time
+import sys, threading, time
 import lmlang as lm
 from lmlang.testing import ScriptedBackend
+
+def made():
+    return lm.connect(sys.argv[1]) if len(sys.argv) > 1 else ScriptedBackend()
 
 begun = threading.Event()
 
@@ -30,13 +37,13 @@ many = [(i,) for i in range(1_000)]  # the first of them ends
 
 PROGRAMS = {
     "a lazy batch": """
-        rows = slow.run_batch(many, backend=ScriptedBackend(), generator_style=True)
+        rows = slow.run_batch(many, backend=made(), generator_style=True)
         next(rows)
         begun.wait()
     """,
     "a lazy batch of two threads": """
         rows = slow.run_batch(
-            many, backend=ScriptedBackend(), generator_style=True, num_threads=2
+            many, backend=made(), generator_style=True, num_threads=2
         )
         next(rows)
         begun.wait()
@@ -52,22 +59,22 @@ PROGRAMS = {
         import tempfile
         folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         rows = slow.run_batch(
-            many, backend=ScriptedBackend(), generator_style=True, journal=folder.name + "/j"
+            many, backend=made(), generator_style=True, journal=folder.name + "/j"
         )
         next(rows)
         begun.wait()
     """,
     "an eager batch on a daemon thread": """
-        work = lambda: slow.run_batch(many, backend=ScriptedBackend())
+        work = lambda: slow.run_batch(many, backend=made())
         threading.Thread(target=work, daemon=True).start()
         begun.wait()
     """,
     "a streaming run": """
-        state = slow.run(stream=True, backend=ScriptedBackend())
+        state = slow.run(stream=True, backend=made())
         begun.wait()
     """,
     "a stream that is being read": """
-        stream = slow.stream(backend=ScriptedBackend())
+        stream = slow.stream(backend=made())
         next(stream)
         begun.wait()
         text = stream.state.text_iter("a")
@@ -76,15 +83,25 @@ PROGRAMS = {
 }
 
 
-def ran(source):
-    """What a process of this source says, and how it ends; it must end soon."""
-    done = subprocess.run(
-        [sys.executable, "-c", HEAD + textwrap.dedent(source)],
-        capture_output=True,
+def ran(source, *arguments, when=lambda: None):
+    """What a process of this source says, and how it ends; it must end soon.
+
+    Args:
+        source: Its ``input()`` returns when ``when`` has.
+        arguments: Of the process.
+        when: Returns when it may end.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", HEAD + textwrap.dedent(source), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
     )
-    return done.returncode, done.stdout, done.stderr
+    with process:
+        when()
+        said, told = process.communicate("\n", timeout=60)
+    return process.returncode, said, told
 
 
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS.keys())
@@ -92,8 +109,33 @@ def test_what_is_open_keeps_no_process_alive(source):
     assert ran(source) == (0, "", "")
 
 
+@pytest.fixture(scope="module")
+def server():
+    """The address of a server whose model answers at once."""
+    with served(make_app(ScriptedBackend())) as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in PROGRAMS if name != "a lazy batch that waits for a backend"]
+)
+def test_what_is_open_on_a_server_keeps_no_process_alive(name, server):
+    assert ran(PROGRAMS[name], server) == (0, "", "")
+
+
+def test_who_waits_for_a_server_keeps_no_process_alive():
+    source = """
+    state = waiting.run(stream=True, backend=made())
+    batch = lambda: waiting.run_batch(many, backend=made(), num_threads=2)
+    threading.Thread(target=batch, daemon=True).start()
+    input()
+    """
+    with ScriptedBackend(completes="when released") as silent, served(make_app(silent)) as url:
+        assert ran(source, url, when=lambda: silent.wait_for(3)) == (0, "", "")
+
+
 LOOP = """
-for state in slow.run_batch(many, backend=ScriptedBackend(), generator_style=True):
+for state in slow.run_batch(many, backend=made(), generator_style=True):
     1 / 0
 """
 
