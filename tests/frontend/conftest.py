@@ -27,7 +27,7 @@ MODULES = (
     "meta_info", "preview", "programs", "runlog", "scopes", "select", "sglang_programs", "state",
     "streams",
 )  # fmt: skip
-"""Those of test_exit ask servers of their own, from processes of their own; test_outside has none."""
+"""Those of test_exit ask servers of their own, from other processes; test_outside asks none."""
 MOMENT = "it looks at its backend at one moment, and requests and cancels are on their way to it"
 THREADS = "it counts threads, of which a server and a connection have some"
 MANY = "it makes hundreds of runs to see chance or scale, which are not the line's"
