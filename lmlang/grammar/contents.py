@@ -302,10 +302,11 @@ class Contents:
         trie, table = self._trie, spelled(ANY, spelling)
         states, left = trie.descend(self._of(table), table.start, DEAD, LEAVE)
         inside = states >= 0
+        bits = self._bits(states)
         states[0] = table.start
         counts = trie.summed((states == table.start).astype(np.int32))
         exits = tuple((node, path, int(counts[node]) - 1) for node, path in self._paths(left))
-        return _Counts(np.where(inside, counts, NONE), self._bits(states), exits)
+        return _Counts(np.where(inside, counts, NONE), bits, exits)
 
     def _of(self, table: Table) -> _Alike:
         found = self._alike.get(id(table))
