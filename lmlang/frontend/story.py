@@ -177,11 +177,11 @@ def _text(node: ir.Node) -> str:
 
 
 def kind_of(node: ir.Node) -> str:
-    """What an output had to be, in a word or two; "" for free text."""
+    """What an output had to be, in a word or two on one line; "" for free text."""
     if isinstance(node, ir.Select):
         return f"one of {len(node.choices):,}"
     spec = node.constraint if isinstance(node, ir.Gen) else None
-    name = "" if spec is None else _name(spec)
+    name = "" if spec is None else _name(spec).replace("\n", "\\n")
     return name if len(name) <= LONGEST_KIND else name[: LONGEST_KIND - 1] + "…"
 
 

@@ -87,7 +87,8 @@ def _what(node: ir.Node) -> str:
         case ir.Gen() | ir.Select():
             kind = kind_of(node)
             word = "gen" if isinstance(node, ir.Gen) else "select"
-            return markup.line(f"{word} {node.name}: {kind}" if kind else f"{word} {node.name}")
+            name = f"{word} {markup.line(node.name)}"
+            return f"{name}: {markup.plain(kind)}" if kind else name
         case ir.SetVar():
             return f"set {markup.line(node.name)}"
         case ir.EndScope():

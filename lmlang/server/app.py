@@ -77,10 +77,10 @@ async def _refused(http: Request, error: Exception) -> Response:
 async def _unrouted(http: Request, error: Exception) -> Response:
     """What the router itself refuses: an unknown path, or a method that a path has not."""
     assert isinstance(error, HTTPException)
-    told: dict[int, str] = {
-        404: "there is no such route: see /openapi.json for those that there are.",
-        405: "this route does not take this method.",
+    told: dict[int, tuple[str, str | None]] = {
+        404: ("there is no such route: see /openapi.json for those that there are.", "unknown_url"),
+        405: ("this route does not take this method.", "method_not_allowed"),
     }
-    message = told.get(error.status_code, "the request was refused.")
+    message, code = told.get(error.status_code, ("the request was refused.", None))
     headers: Any = error.headers
-    return await _refused(http, Refusal(error.status_code, message, headers=headers))
+    return await _refused(http, Refusal(error.status_code, message, code=code, headers=headers))

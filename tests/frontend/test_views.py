@@ -345,6 +345,7 @@ def test_constraints_have_names():
             {},
             {"type": int},
             {"regex": "a" * 99},
+            {"regex": "\\d\n"},
             {"json_schema": {"title": "Card", "type": "object"}},
             {"json_schema": {"type": "array"}},
             {"ebnf": 'root ::= "x"'},
@@ -355,10 +356,12 @@ def test_constraints_have_names():
 
     named = [kind_of(node) for node in program.trace().nodes[1:-1]]
     assert named == [
-        *("", "int", "/" + "a" * 26 + "…", "Card", "array", "grammar"),
-        *(named[6], "one of 2"),
+        *("", "int", "/" + "a" * 26 + "…", r"/\d\n/", "Card", "array", "grammar"),
+        *(named[7], "one of 2"),
     ]
-    assert "int" in named[6]
+    assert "int" in named[7]
+    shown = str(program(backend=RandomBackend(1), seed=1).run_log().tree())
+    assert r"gen x: /\d\n/" in shown
 
 
 tokens = st.lists(st.sampled_from(["a", "b", "<", " c"]), max_size=12)

@@ -96,6 +96,7 @@ def test_unknown_routes_and_methods_have_bodies(server: Running) -> None:
             answer = client.get(server.url + path)
             assert answer.status_code == 404
             assert "no such route" in answer.json()["error"]["message"]
+        assert client.get("/v1/nothing").json()["error"]["code"] == "unknown_url"
         wrong = client.delete("/lm/generate")
         assert wrong.status_code == 405
         assert wrong.json()["error"]["message"] == "this route does not take this method."
