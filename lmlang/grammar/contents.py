@@ -273,7 +273,8 @@ class Contents:
         return Inside(table.table, bits, short + self._paths(left))
 
     def _made(self, table: _Alike, start: int) -> Inside:
-        base = self._base(table, start)
+        few = self._trie.has_few(table.following(start))
+        base = None if few else self._base(table, start)
         found = None if base is None else self._differing(base, start)
         if found is not None:
             return found

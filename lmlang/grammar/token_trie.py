@@ -17,8 +17,10 @@ Ints: TypeAlias = NDArray[np.int32]
 Bits: TypeAlias = NDArray[np.int32]
 """int32 [ceil(V / 32)]: bit ``id % 32`` of the word ``id // 32`` is 1 where an id is legal."""
 
-FEW_WAYS, MANY_NODES = 12, 4_000
+FEW_HEADS, MANY_NODES = 64, 4_000
 """Where a walk begins with so few bytes, and below them are so few nodes, it goes one by one."""
+FEW_WAYS = 12
+"""So few bytes are asked for one by one rather than as a row."""
 FEW_TOKENS = 64
 """So many are marked one by one."""
 FEW_NODES = 200
@@ -178,9 +180,7 @@ class TokenTrie:
         inside: Ints = np.full(len(self.labels), -1, dtype=np.int32)
         left: list[int] = []
         nodes, states = np.zeros(1, dtype=np.int64), np.array([start], dtype=np.int64)
-        following = table.following(start)
-        first = [self.child(0, byte) for byte in following] if len(following) <= FEW_WAYS else [0]
-        if sum(int(self._below[node]) for node in first if node >= 0) <= MANY_NODES:
+        if self.has_few(table.following(start)):
             self._descend_one_by_one(table, nodes, states, inside, left, leave)
             return inside, left
         for depth in range(1, len(self.levels) - 1):
@@ -205,6 +205,11 @@ class TokenTrie:
             inside[nodes] = states
         self._descend_one_by_one(table, nodes, states, inside, left, leave)
         return inside, left
+
+    def has_few(self, heads: bytes) -> bool:
+        """Whether few nodes are below the root where only some bytes may come first."""
+        first = [self.child(0, byte) for byte in heads] if len(heads) <= FEW_HEADS else [0]
+        return sum(int(self._below[node]) for node in first if node >= 0) <= MANY_NODES
 
     def descend_from(
         self, nodes: Sequence[int], table: Walkable, start: int, leave: int
