@@ -90,7 +90,8 @@ class Shipping(Through):
         self._records = 0
         """Records of the run that round trips have carried."""
         self._trip: Trip | None = None
-        self._again = False
+        self._again: str | None = None
+        """Where a value is needed that the trip under way does not bring."""
         self._stepping = False
         self._lost: BaseException | None = None
         self._count = 0
@@ -128,11 +129,15 @@ class Shipping(Through):
 
     def send(self) -> None:
         """Somebody needs a value: send what has been recorded, unless a round trip has it."""
+        self._send(None)
+
+    def _send(self, where: str | None) -> None:
         with self._lock:
             if self._stepping or not self._unsent():
                 return
+            where = users_line() if where is None else where
             if self._trip is not None:
-                self._again = True  # when its answers are there, which the next begins with
+                self._again = where  # when its answers are there, which the next begins with
                 return
             self._count += 1
             trip = Trip(self, *self._snapshot())
@@ -144,7 +149,7 @@ class Shipping(Through):
             return
         _log.info(
             "program %s: round trip %d, since a value is needed at %s",
-            *(self.run.name, self._count, users_line()),
+            *(self.run.name, self._count, where),
         )
         trip.begin(cast("RunsPrograms", self._backend))
 
@@ -214,7 +219,7 @@ class Shipping(Through):
         with self._lock:
             if self._trip is not trip:
                 return
-            self._trip, again, self._again = None, self._again, False
+            self._trip, again, self._again = None, self._again, None
         if error is not None and not trip.progressed and _is_too_much(error):
             self._step(f"the server does not take it: {error}")
             return
@@ -227,9 +232,9 @@ class Shipping(Through):
             ]
         for slot, loss in left:
             slot.take(fresh(loss))
-        if again:
+        if again is not None:
             try:
-                self.send()
+                self._send(again)
             except Exception as failure:  # nobody is here to hear of it but those who wait
                 self.run.abort(failure)
 

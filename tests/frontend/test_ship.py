@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -423,6 +424,23 @@ def test_the_log_says_where_values_were_needed(sides, caplog):
         r"round trip 1, since a value is needed at .*test_remote_programs", caplog.text
     )
     assert "Say something" not in caplog.text
+
+
+def test_a_round_trip_that_follows_another_is_needed_in_the_program_too(sides, caplog):
+    caplog.set_level(logging.INFO, "lmlang")
+
+    @lm.function
+    def two(s):
+        s += "a" + lm.gen("x", max_tokens=40)
+        stream = s.text_iter("x")
+        next(stream)  # the first is under way
+        s += lm.gen("y", max_tokens=2)
+        return s["y"]
+
+    two.run(backend=sides.there, seed=1, ship=True)
+    places = re.findall(r"round trip \d, since a value is needed at (.*):", caplog.text)
+    assert len(places) == 2
+    assert {Path(place).name for place in places} == {Path(__file__).name}
 
 
 def test_values_that_the_server_need_not_know_are_not_sent(sides):
