@@ -31,6 +31,8 @@ class BackendInfo:
         implementation: Whose code computes the model: "native" (ours) or "transformers"; None
             where unknown.
         kernels: What computes it, for people; None where unknown.
+        weights: How its matrices are kept: a dtype, or "int8", "blocks" or "blocks8" (see
+            `Runtime`); None where unknown.
         adapters: Names that requests may give as their ``lora``, sorted, where they are known.
         fingerprint: The same wherever the same requests have the same answers: it stands for the
             weights and how they are kept, the tokenizer and the template. None: not known.
@@ -46,6 +48,7 @@ class BackendInfo:
     thinking: tuple[int, int] | None = None
     implementation: str | None = None
     kernels: str | None = None
+    weights: str | None = None
     adapters: tuple[str, ...] = ()
     fingerprint: str | None = None
     adapter_fingerprints: tuple[str, ...] = ()

@@ -323,6 +323,7 @@ class Runtime:
             thinking=None if None in marks else marks,  # type: ignore[arg-type]
             implementation=self._opened.implementation,
             kernels=kernels_of(torch.empty(0, device=self._opened.model.device)),
+            weights=self._opened.weights,
             adapters=self._intake.loras,
             fingerprint=self._fingerprint,
             adapter_fingerprints=self._adapter_fingerprints,

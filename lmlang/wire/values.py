@@ -331,6 +331,7 @@ INFO = short_record(
         "thinking": optional(pair(ID, ID)),
         "implementation": optional(TEXT),
         "kernels": optional(TEXT),
+        "weights": optional(TEXT),
         "adapters": _TEXTS,
         "fingerprint": optional(TEXT),
         "adapter_fingerprints": _TEXTS,

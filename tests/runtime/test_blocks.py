@@ -108,6 +108,9 @@ def test_the_embedded_model_has_chosen_digits_by_itself() -> None:
         assert isinstance(weight, PackedWeight)
         return weight.digits.tolist()
 
+    kept = [opened(name).weights for name in ("none", "blocks", "blocks8")]
+    assert kept == ["float32", "blocks", "blocks8"]
+    assert open_model(None, dtype="auto").weights == "blocks8"
     chosen = digits(open_model(None, dtype="auto"))
     assert chosen == digits(opened("blocks8"))
     assert set(chosen) == {1, 2}

@@ -15,6 +15,8 @@ import torch
 from lmlang.errors import ModelError, ProgramError, quote
 from lmlang.kernels import native
 from lmlang.kernels.forms import form_of
+from lmlang.kernels.packed import PackedWeight
+from lmlang.kernels.quant import Int8Weight
 from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.chat_templates import resolve_chat_template
 from lmlang.runtime.device import CPU, check_room, launching_on
@@ -61,6 +63,17 @@ class OpenedModel:
     def implementation(self) -> str:
         """Whose code computes it: "native" (ours) or "transformers"."""
         return "transformers" if isinstance(self.model, HFModel) else "native"
+
+    @property
+    def weights(self) -> str | None:
+        """How matrices are kept: a dtype, or a scheme of `open_model`; None where transformers
+        knows."""
+        if not isinstance(self.model, LlamaModel):
+            return None
+        matrix = self.model.products[0]["down"]
+        if isinstance(matrix, PackedWeight):
+            return "blocks" if bool((matrix.digits == 2).all()) else "blocks8"
+        return "int8" if isinstance(matrix, Int8Weight) else str(matrix.dtype).split(".")[-1]
 
     def with_template(self, spec: str | os.PathLike[str]) -> OpenedModel:
         """The same model under another chat template: a name, a path or Jinja.
