@@ -275,15 +275,8 @@ def test_a_run_does_in_the_tree_what_its_bytes_do() -> None:
 
 
 def test_keys_of_one_cell_may_differ_in_what_comes_behind_the_next_one() -> None:
-    longer = [
-        b'x":1,"x":',
-        b'x":1,"y":',
-        b'y":1,"x":',
-        b'":1,"x":',
-        b'":1,"yx":',
-        b'":[],"',
-        b'":{"x":{"',
-    ]
+    longer = [b'x":1,"x":', b'x":1,"y":', b'y":1,"x":', b'":1,"x":', b'":1,"yx":', b'":[],"']
+    longer += [b'":{"x":{"', b'":1,""', b'":1,"":', b'":1,"x"', b'x":1,"x"', b'":{},"']
     singles = [bytes([byte]) for byte in range(0x20, 0x7F)]
     vocabulary = Vocabulary(
         [b"", *singles, *longer], special_ids=[0], encode=lambda text: list(text.encode())
