@@ -313,8 +313,6 @@ def _texts(where: str, given: object) -> Sequence[str]:
             f"{where}: {an(type(given).__name__)} is no text and no list of texts: write "
             f"list(…) around what gives texts, or use run_batch of a program for many of them."
         )
-    if not given:
-        raise ProgramError(f"{where}: the list of texts is empty: give at least one.")
     for index, text in enumerate(given):
         if not isinstance(text, str):
             raise ProgramTypeError(

@@ -14,6 +14,7 @@ import pytest
 
 import lmlang as lm
 from lmlang.errors import ConstraintError, ProgramError, ProgramTypeError
+from lmlang.frontend import defaults
 from lmlang.grammar.type_text import outline, written
 from lmlang.grammar.types import reader_of
 from lmlang.testing import RandomBackend, ScriptedBackend
@@ -219,7 +220,6 @@ def test_outlines_are_short_or_none():
 @pytest.mark.parametrize(
     ("call", "error", "said"),
     [
-        (lambda: lm.extract([], int), ProgramError, "extract: the list of texts is empty"),
         (lambda: lm.extract(b"x", int), ProgramTypeError, "decode it"),
         (lambda: lm.extract((t for t in "ab"), int), ProgramTypeError, "a generator is no text"),
         (lambda: lm.extract({"a": 1}, int), ProgramTypeError, "a dict is no text"),
@@ -250,3 +250,9 @@ def test_bad_input_is_refused_before_anything_runs(call, error, said):
     with lm.use(backend), pytest.raises(error, match=said):
         call()
     assert backend.requests == []
+
+
+def test_of_no_texts_there_are_no_values(monkeypatch):
+    monkeypatch.setattr(defaults, "resolve", lambda _: pytest.fail("a backend was loaded"))
+    for found in (lm.extract([], int), lm.classify([], ["a", "b"]), lm.generate([], stop="x")):
+        assert found == []
