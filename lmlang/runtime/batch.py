@@ -10,8 +10,8 @@ many rows as it has unbranched runs of nodes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -24,19 +24,23 @@ from lmlang.runtime.cache.radix import IntArray
 from lmlang.runtime.cuda_graphs import Key, Padding
 from lmlang.runtime.exact_attention import ExactPlan, plan_exact
 from lmlang.runtime.paged_plan import MIN_SAVED_ON_CPU, PagedPlan, paged_words, plan_paged
-from lmlang.runtime.scheduler import Plan
+from lmlang.runtime.scheduler import Plan, Row
 from lmlang.runtime.sequence import PieceTask, Sequence
 from lmlang.runtime.sharing import RowSlots
 from lmlang.runtime.transfer import Buffer, Transfer
 
 
 class LogitRows(NamedTuple):
-    """Rows [start, end) of the logits are a sequence's, from its position ``position`` on."""
+    """Rows [start, end) of the logits are a sequence's, from its position ``position`` on.
+
+    The last of them are those of its ``draft``, if it has one.
+    """
 
     sequence: Sequence
     start: int
     end: int
     position: int
+    draft: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +163,6 @@ def build_paged_batch(
 
 def _adapters(plan: Plan, device: torch.device) -> tuple[tuple[str, Tensor | slice], ...]:
     """Which tokens have which adapter: a slice where they lie together."""
-    if all(row.sequence.lora is None for row in plan.rows):
-        return ()
     found: dict[str, list[slice]] = {}
     start = 0
     for row in plan.rows:
@@ -212,9 +214,8 @@ class _Laid:
 
 def _lay_out(plan: Plan) -> _Laid:
     """All rows; those that decode a token come first, and are most of nearly every step."""
-    decoding = list(takewhile(lambda row: row.decoding and row.count == 1, plan.rows))
-    laid = _lay_out_decoding([row.sequence for row in decoding])
-    start = rows_so_far = len(decoding)
+    laid = _lay_out_decoding(plan.rows)
+    start = rows_so_far = len(laid.rows)
     for row in plan.rows[start:]:
         sequence, lease = row.sequence, row.sequence.lease
         assert lease is not None
@@ -229,23 +230,27 @@ def _lay_out(plan: Plan) -> _Laid:
             at = np.arange(start + first - begin, start + row.count, dtype=np.int64)
             laid.logits_at.append(at)
             many = end - first
-            laid.logit_rows.append(LogitRows(sequence, rows_so_far, rows_so_far + many, first))
+            laid.logit_rows.append(
+                LogitRows(sequence, rows_so_far, rows_so_far + many, first, row.draft)
+            )
             rows_so_far += many
         start += row.count
     return laid
 
 
-def _lay_out_decoding(sequences: list[Sequence]) -> _Laid:
-    """Rows of the token that was drawn last, each with its logits."""
-    if not sequences:
-        return _Laid([], [], [], [], [])
+def _lay_out_decoding(planned: Seq[Row]) -> _Laid:
+    """The rows at the beginning that only have the token that was drawn last, and its logits."""
     rows, logit_rows, tokens, places = [], [], [], []
-    for at, sequence in enumerate(sequences):
+    for at, row in enumerate(planned):
+        sequence, place = row.sequence, row.sequence.computed
+        if not row.decoding or row.draft:
+            break
         assert sequence.lease is not None
-        place = sequence.computed
         tokens.append(sequence.generated[-1])
         places.append(place)
         rows.append(RowSlots(at, 1, sequence.lease.table[: place + 1]))
         logit_rows.append(LogitRows(sequence, at, at + 1, place))
+    if not rows:
+        return _Laid([], [], [], [], [])
     ids, positions, logits_at = np.array([tokens, places, range(len(rows))], dtype=np.int64)
     return _Laid([ids], [positions], rows, [logits_at], logit_rows)

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from itertools import islice
 from math import isnan
 from time import perf_counter
 
@@ -20,11 +19,11 @@ import torch
 from torch import Tensor
 
 from lmlang.errors import LMLangError, ModelError, ProgramError
-from lmlang.protocol import Event, Generation, InputLogprobs, Request, Scores, TopLogprobs
+from lmlang.protocol import Event, Generation, InputLogprobs, Scores, TopLogprobs
 from lmlang.runtime.batch import LogitRows
 from lmlang.runtime.cache.manager import CacheManager
 from lmlang.runtime.constraints import PATIENCE
-from lmlang.runtime.drawing import Drawing, drawing_of, processed
+from lmlang.runtime.drawing import Drawing, drawing_of, known, processed, standing
 from lmlang.runtime.metrics import Counters
 from lmlang.runtime.output import Drawn
 from lmlang.runtime.predictions import Predictions
@@ -76,7 +75,6 @@ class Commit:
             for rows in logit_rows:
                 if not all(finite[rows.start : rows.end]):
                     self.fail(rows.sequence, _not_finite())
-        drafts = {row.sequence: row.draft for row in plan.rows if row.draft}
         for row in plan.rows:
             if row.sequence.lease is None:
                 continue
@@ -97,25 +95,38 @@ class Commit:
             if task.output.constraint is not None:
                 self._report_known(rows, task)
             if sequence.lease is not None and not sequence.pending:
-                draft = drafts.get(sequence, ())
-                self._counters.drafted_tokens += len(draft)
-                asking = [(rows.end - 1 - len(draft), sequence, task, draft)]
-                followers = [] if sequence.generated else self._scheduler.followers(sequence)
-                for other in followers:
-                    assert isinstance(other.task, GenerateTask)
-                    self.admit(other)
-                    asking.append((rows.end - 1, other, other.task, ()))
-                for asked in asking:
-                    try:
-                        drawings.append(drawing_of(*asked))
-                    except LMLangError as error:
-                        self.fail(asked[1], error)
-        scores, drawings = self._processed(logits, drawings)
-        draws = [draw for drawing in drawings for draw in drawing.draws]
-        places = [d.row + ahead for d in drawings for ahead in range(len(d.draws))]
-        drawn = iter(sample(scores, draws, Model(self._said, places)) if draws else ())
+                self._ask(rows, task, drawings)
+        if drawings:
+            self._draw(logits, drawings)
+
+    def _ask(self, rows: LogitRows, task: GenerateTask, drawings: list[Drawing]) -> None:
+        """Note what a sequence draws next, and those that start from its logits."""
+        asking = [(rows.sequence, task, rows.draft)]
+        if not rows.sequence.generated:
+            for other in self._scheduler.followers(rows.sequence):
+                assert isinstance(other.task, GenerateTask)
+                self.admit(other)
+                asking.append((other, other.task, ()))
+        for sequence, its_task, draft in asking:
+            self._counters.drafted_tokens += len(draft)
+            row = rows.end - 1 - len(draft)
+            try:
+                drawings.append(drawing_of(row, sequence, its_task, draft))
+            except LMLangError as error:
+                self.fail(sequence, error)
+
+    def _draw(self, logits: Tensor, drawings: list[Drawing]) -> None:
+        """Draw tokens, and take them into their outputs."""
+        scores, draws = logits, []
+        places: list[int] = []
+        if any(drawing.task.request.processor is not None for drawing in drawings):
+            scores, drawings = self._processed(logits, drawings)
         for drawing in drawings:
-            own = list(islice(drawn, len(drawing.draws)))
+            draws += drawing.draws
+            places += range(drawing.row, drawing.row + len(drawing.draws))
+        drawn = sample(scores, draws, Model(self._said, places))
+        for drawing in drawings:
+            own, drawn = drawn[: len(drawing.draws)], drawn[len(drawing.draws) :]
             if any(each.logprob is None or isnan(each.logprob) for each in own):
                 self.fail(drawing.sequence, _not_finite())
             elif drawing.task.output.constraint is not None:
@@ -132,7 +143,7 @@ class Commit:
                 return
             taken = drawn[ahead]
             if task.request.resumed:
-                taken = _standing(taken, task) or taken
+                taken = standing(taken, task) or taken
             token, row = taken.token, drawing.row + ahead
             self._counters.sampled_tokens += 1
             sequence.generated.append(token)
@@ -143,19 +154,14 @@ class Commit:
             self._counters.accepted_tokens += 1
             self._advance_one(sequence)
 
-    def _take_constrained(
-        self,
-        drawing: Drawing,
-        drawn: Drawn,
-        scores: Tensor,
-    ) -> None:
+    def _take_constrained(self, drawing: Drawing, drawn: Drawn, scores: Tensor) -> None:
         """A drawn token that the constraint and the budget allow, and what is known behind it."""
         sequence, task, draw = drawing.sequence, drawing.task, drawing.draws[0]
         constraint = task.output.constraint
         assert constraint is not None
         try:
             for _ in range(PATIENCE):
-                received = _standing(drawn, task, constraint.known)
+                received = standing(drawn, task, constraint.known)
                 if received is not None and constraint.would_take(drawn.token):
                     if not constraint.allows(received.token):
                         raise _not_its_tokens(constraint.known)
@@ -170,20 +176,20 @@ class Commit:
             if taken:
                 self._counters.sampled_tokens += 1
                 sequence.generated.append(drawn.token)
-                known = constraint.run()
+                behind = constraint.run()
             else:
-                known = constraint.complete()
-                if known:
-                    task.predicted.append(self._said.about(drawing.row, known[0], task))
+                behind = constraint.complete()
+                if behind:
+                    task.predicted.append(self._said.about(drawing.row, behind[0], task))
         except LMLangError as error:
             self.fail(sequence, error)
             return
-        sequence.generated += known
+        sequence.generated += behind
         if taken:
             prediction = self._said.about_drawn(drawing.row, drawn, task, draw.mask)
             event = task.output.accept(drawn, prediction)
             self._tell(sequence, task, event)
-        elif not known:  # it is complete where it stands
+        elif not behind:  # it is complete where it stands
             self._tell(sequence, task, task.output.end_here())
 
     def _processed(self, logits: Tensor, drawings: list[Drawing]) -> tuple[Tensor, list[Drawing]]:
@@ -229,7 +235,7 @@ class Commit:
                 predicted.append(self._said.about(row, sequence.generated[index], task))
         while predicted and prompt + len(output.ids) < sequence.computed:
             token = sequence.generated[len(output.ids)]
-            event = output.accept(_known(token, task.request), predicted.popleft())
+            event = output.accept(known(token, task.request), predicted.popleft())
             self._tell(sequence, task, event)
             if sequence.lease is None:
                 return
@@ -297,27 +303,10 @@ class Commit:
         self._deliveries.append(partial(task.generation.complete, answer))
         self._scheduler.remove(sequence, ended=True)
 
-    def _score(
-        self,
-        rows: LogitRows,
-        task: PieceTask,
-    ) -> None:
+    def _score(self, rows: LogitRows, task: PieceTask) -> None:
         """Score what these rows predict; the last piece to end ends the job."""
-        job, piece, sequence = task.job, task.piece, rows.sequence
-        logits, normalisers = self._said.logits, self._said.normalisers
-        start, position = rows.start, rows.position
-        if position < sequence.stem:
-            first_tokens = torch.tensor([tail[0] if tail else 0 for tail in job.tails])
-            job.firsts = (logits[start, first_tokens] - normalisers[start]).tolist()
-            start, position = start + 1, position + 1
-        first_node = position - sequence.stem
-        edges = piece.edges(first_node, first_node + rows.end - start)
-        if edges.start < edges.stop:
-            nodes = torch.from_numpy(piece.edge_nodes[edges] - first_node + start)
-            found = logits[nodes, torch.from_numpy(piece.edge_tokens[edges])] - normalisers[nodes]
-            into = job.apart if task.alone else job.behind
-            at = piece.first_edge
-            into[at + edges.start : at + edges.stop] = found.numpy(force=True)
+        job, sequence = task.job, rows.sequence
+        self._said.score(rows, task)
         if sequence.pending:
             return
         if task.first:
@@ -355,29 +344,10 @@ class Commit:
             sequence.task.generation.admitted_at = perf_counter()
 
 
-def _known(token: int, request: Request) -> Drawn:
-    """A token that came without a draw, told as the only one that could be drawn."""
-    if not request.probs:
-        return Drawn(token)
-    return Drawn(token, 1.0, ((token, 1.0),) if request.top_logprobs else ())
-
-
 def _only_draws(row: Row) -> bool:
     """Whether nothing but tokens is drawn from a row's logits, and nothing kept before that."""
     task = row.sequence.task
     return row.decoding and isinstance(task, GenerateTask) and task.request.processor is None
-
-
-def _standing(drawn: Drawn, task: GenerateTask, index: int | None = None) -> Drawn | None:
-    """The token of this place, where it was received before and another has been drawn now.
-
-    What a model says of a token may differ in its last bits with what else is computed beside it.
-    """
-    resumed = task.request.resumed
-    index = len(task.output.ids) if index is None else index
-    if index >= len(resumed) or resumed[index] == drawn.token:
-        return None
-    return Drawn(resumed[index])
 
 
 def _not_its_tokens(index: int) -> ProgramError:

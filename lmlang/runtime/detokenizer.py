@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+from codecs import utf_8_decode
 from collections.abc import Sequence
 
 from lmlang.runtime.tokenizer import Tokenizer
@@ -21,7 +21,7 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer, skip: int = 0) -> None:
         self._bytes = tokenizer.token_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = b""
         self.skips = skip
         """Bytes that are still to be left out."""
 
@@ -32,11 +32,15 @@ class Detokenizer:
             left_out = min(self.skips, len(data))
             self.skips -= left_out
             data = data[left_out:]
-        return self._decoder.decode(data)
+        data = self._held + data
+        text, used = utf_8_decode(data, "replace", False)
+        self._held = data[used:]
+        return text
 
     def finish(self) -> str:
         """What is left at the end: "" or U+FFFD for a character that never became whole."""
-        return self._decoder.decode(b"", True)
+        held, self._held = self._held, b""
+        return held.decode("utf-8", "replace")
 
 
 def history(

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from lmlang.errors import LMLangError, ProgramError
+from lmlang.protocol import Request
+from lmlang.runtime.output import Drawn
 from lmlang.runtime.sampler import Draw
 from lmlang.runtime.sequence import GenerateTask, Sequence
-
-NOTHING: frozenset[int] = frozenset()
 
 
 class Drawing(NamedTuple):
@@ -46,6 +46,19 @@ def drawing_of(
     """
     request, output = task.request, task.output
     mask = None if output.constraint is None else output.constraint.mask()
+    if output.is_free and not draft:
+        free = Draw(
+            row,
+            request.params,
+            request.draw_key,
+            len(output.ids),
+            sequence.prompt,
+            sequence.generated,
+            probs=request.probs,
+            top=request.top_logprobs if request.probs else 0,
+            mask=None if mask is None else mask.bits,
+        )
+        return Drawing(sequence, task, row, [free])
     draws = [
         Draw(
             row + ahead,
@@ -54,8 +67,8 @@ def drawing_of(
             len(output.ids) + ahead,
             sequence.prompt,
             [*sequence.generated, *draft[:ahead]] if ahead else sequence.generated,
-            NOTHING if output.is_free else output.barred(),
-            None if output.is_free else output.allowed(),
+            output.barred(),
+            output.allowed(),
             request.probs,
             request.top_logprobs if request.probs else 0,
             None if mask is None else mask.bits,
@@ -103,3 +116,22 @@ def processed(logits: Tensor, drawing: Drawing) -> Tensor:
     if bool(torch.isinf(changed).all()):
         raise ProgramError("logits_processor left no token at all: every logit is -infinity.")
     return changed
+
+
+def known(token: int, request: Request) -> Drawn:
+    """A token that came without a draw, told as the only one that could be drawn."""
+    if not request.probs:
+        return Drawn(token)
+    return Drawn(token, 1.0, ((token, 1.0),) if request.top_logprobs else ())
+
+
+def standing(drawn: Drawn, task: GenerateTask, index: int | None = None) -> Drawn | None:
+    """The token of this place, where it was received before and another has been drawn now.
+
+    What a model says of a token may differ in its last bits with what else is computed beside it.
+    """
+    resumed = task.request.resumed
+    index = len(task.output.ids) if index is None else index
+    if index >= len(resumed) or resumed[index] == drawn.token:
+        return None
+    return Drawn(resumed[index])

@@ -48,6 +48,7 @@ class EngineLoop:
         self.scheduler = scheduler
         self.host = host
         self.counters = Counters()
+        self._on_cuda = runner.pool.device.type == "cuda"
 
     def has_work(self) -> bool:
         """Whether any sequence waits or runs."""
@@ -68,7 +69,7 @@ class EngineLoop:
             planned: Told how many sequences wait once the plan is made, before it runs.
         """
         begun = time.perf_counter()
-        if self.runner.pool.device.type == "cuda":  # of this thread: kernels go to it
+        if self._on_cuda:  # of this thread: kernels go to it
             torch.cuda.set_device(self.runner.pool.device)
         plan = self.scheduler.plan()
         if not plan.rows:
@@ -79,12 +80,14 @@ class EngineLoop:
             commit.admit(sequence)
         copied = False
         try:
-            self._copy()
+            if self.host is not None:
+                self._copy(self.host)
             copied = True
             batch = self.runner.batch(plan)
             started = time.perf_counter()
             logits = self.runner.run(batch)
-            _fill_masks(plan)
+            if self._on_cuda:
+                _fill_masks(plan)
             self.counters.forward_seconds += time.perf_counter() - started
             commit.run(plan, batch.logit_rows, logits)
         except Exception as error:
@@ -151,19 +154,18 @@ class EngineLoop:
         self.counters = Counters()
         self.cache.evicted_tokens = self.scheduler.retractions = 0
 
-    def _copy(self) -> None:
+    def _copy(self, host: KVPool) -> None:
         """Move what left the pool to the host tier, and what came back from there."""
         for copy in self.cache.take_copies():
-            assert self.host is not None
             pool = self.runner.pool
             if copy.to_host:
-                self.host.copy_from(pool, copy.pool, copy.host)
+                host.copy_from(pool, copy.pool, copy.host)
             else:
-                pool.copy_from(self.host, copy.host, copy.pool)
+                pool.copy_from(host, copy.host, copy.pool)
 
 
 def _fill_masks(plan: Plan) -> None:
-    """Make the masks of the draws to come, while a device may still be computing."""
+    """Make the masks of the draws to come, while a device is still computing."""
     for row in plan.rows:
         task = row.sequence.task
         if not isinstance(task, GenerateTask) or task.output.constraint is None:

@@ -15,6 +15,7 @@ from lmlang.runtime.attention import AttentionPlan, run_attention
 from lmlang.runtime.batch import Batch, build_batch, build_paged_batch
 from lmlang.runtime.cache.pool import KVPool
 from lmlang.runtime.cuda_graphs import DecodeGraphs
+from lmlang.runtime.decode_batch import DecodeBatches
 from lmlang.runtime.exact_attention import ExactPlan, run_exact
 from lmlang.runtime.models.adapters import Adapter, AdapterRows
 from lmlang.runtime.models.causal import Attend, CausalLM, Inputs
@@ -59,6 +60,7 @@ class ModelRunner:
         self._shares = not deterministic or model.dtype == torch.float32
         self._paged = paged
         self._buffer = Buffer() if pool.device.type == "cpu" else None
+        self._decode_batches = DecodeBatches(self.windows)
         self._native = None
         if paged and isinstance(model, LlamaModel) and runs_in_c(model):
             self._native = NativeStep(model, pool)
@@ -70,9 +72,16 @@ class ModelRunner:
         if not self._paged:
             return build_batch(plan, device, self.windows, exact=self._deterministic)
         if self.graphs is None:
-            shares, buffer = self._shares, self._buffer
-            return build_paged_batch(plan, device, self.windows, shares=shares, buffer=buffer)
+            return self._decode_batches.next(plan) or self._batch(plan)
         return build_paged_batch(plan, device, self.windows, self.graphs.padding)
+
+    def _batch(self, plan: Plan) -> Batch:
+        """One that is not made from the batch before."""
+        device, shares, buffer = self.pool.device, self._shares, self._buffer
+        batch = build_paged_batch(plan, device, self.windows, shares=shares, buffer=buffer)
+        if buffer is not None:
+            self._decode_batches.note(plan, batch)
+        return batch
 
     def run(self, batch: Batch) -> Tensor:
         """Store the batch's K and V and return logits float32 [K, V], those of padding left out.

@@ -131,7 +131,9 @@ class OutputStream:
         ended = self._ended_with(token)
         own = self.constraint is None or self.constraint.dropped
         self._dropped = ended is not None and own
-        text, stop = ("", None) if self._dropped else self._read(self._detokenizer.push(token))
+        text, stop = "" if self._dropped else self._detokenizer.push(token), None
+        if self._searches and not self._dropped:
+            text, stop = self._read(text)
         if stop is not None:
             self.finish = Finish("stop", stop)
         elif ended is not None or len(self.ids) >= params.max_tokens:

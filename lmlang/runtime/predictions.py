@@ -11,8 +11,9 @@ from torch import Tensor
 from lmlang.kernels.bitmask import allowed
 from lmlang.kernels.sampling import log_normalisers
 from lmlang.protocol import TopLogprobs
+from lmlang.runtime.batch import LogitRows
 from lmlang.runtime.output import Drawn, Prediction
-from lmlang.runtime.sequence import GenerateTask
+from lmlang.runtime.sequence import GenerateTask, PieceTask
 
 MaskArray: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int32]]"
 
@@ -47,6 +48,24 @@ class Predictions:
         values, ids = torch.topk(logits, min(count, len(logits)))
         values = values - self.normalisers[row]
         return tuple(zip(ids.tolist(), values.tolist(), strict=True))
+
+    def score(self, rows: LogitRows, task: PieceTask) -> None:
+        """Tell a job what some rows predict of its choices' tokens."""
+        job, piece, stem = task.job, task.piece, rows.sequence.stem
+        logits, normalisers = self.logits, self.normalisers
+        start, position = rows.start, rows.position
+        if position < stem:
+            first_tokens = torch.tensor([tail[0] if tail else 0 for tail in job.tails])
+            job.firsts = (logits[start, first_tokens] - normalisers[start]).tolist()
+            start, position = start + 1, position + 1
+        edges = piece.edges(position - stem, position - stem + rows.end - start)
+        if edges.start == edges.stop:
+            return
+        nodes = torch.from_numpy(piece.edge_nodes[edges] - (position - stem) + start)
+        found = logits[nodes, torch.from_numpy(piece.edge_tokens[edges])] - normalisers[nodes]
+        into = job.apart if task.alone else job.behind
+        at = piece.first_edge
+        into[at + edges.start : at + edges.stop] = found.numpy(force=True)
 
     def about_drawn(
         self, row: int, drawn: Drawn, task: GenerateTask, mask: MaskArray | None = None
