@@ -253,7 +253,7 @@ class Contents:
             return self._made(table, start)
         like = self._known.get((id(of), other)) or self._made(table, other)
         self._keep(of, (other,), like)
-        trie, push = self._trie, of.push
+        trie, push = self._trie, table.push
         deep = trie.levels[SHORT + 1]
         inside: list[int] = []
         left: list[int] = []
