@@ -44,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             return complete(parser_of(), given[1:])
         parser = parser_of(given)
+        if not given:
+            parser.print_help(sys.stderr)
+            return MISUSED
         options, unknown = parser.parse_known_args(given)
         if unknown:
             _refuse(parser, options, unknown)

@@ -120,8 +120,17 @@ def parameters_of(program: Function[Any, Any]) -> list[Parameter]:
         if isinstance(kind, str):
             kind = _EMPTY
         default = bound.get(parameter.name, parameter.default)
+        if parameter.annotation is _EMPTY:
+            text, kind = _like(default)
         found.append(Parameter(parameter.name, text, kind, default is _EMPTY, default))
     return found
+
+
+def _like(default: object) -> tuple[str, Any]:
+    """The type of a parameter without one, by its default: its name, and it."""
+    if isinstance(default, (bool, int, float, enum.Enum)):
+        return type(default).__name__, type(default)
+    return "", _EMPTY
 
 
 def signature_of(program: Function[Any, Any]) -> str:

@@ -21,7 +21,7 @@ from lmlang.markup import counted
 from lmlang.protocol import Backend, Usage
 
 DESCRIPTION = """\
-Run a program. Its parameters are options, typed as its signature says:
+Run a program. Its parameters are options, typed as its signature says, or as their defaults are:
 
   lmlang run capital.py:capital --help                     # shows them
   lmlang run capital.py:capital --country France

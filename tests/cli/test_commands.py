@@ -43,7 +43,9 @@ def test_every_command_has_help_at_any_width(lmlang, monkeypatch, columns):
         assert "\x1b" not in ran.out
         assert ran.err == ""
     assert lmlang("--help").code == 0
-    assert lmlang().code == 2
+    bare = lmlang()
+    assert (bare.code, bare.out) == (2, "")
+    assert "run a program, once or on rows of a file" in " ".join(bare.err.split())
     assert lmlang("nonsense").code == 2
 
 

@@ -82,6 +82,25 @@ def test_texts_become_values_of_their_types(lmlang, program):
     assert json.loads(ran.out)["name"] == "5"  # a text where one is taken
 
 
+def test_a_parameter_without_a_type_has_that_of_its_default(lmlang, tmp_path):
+    path = tmp_path / "untyped.py"
+    path.write_text(
+        "import lmlang as lm\n"
+        "from lmlang.testing import ScriptedBackend\n"
+        "@lm.function(backend=ScriptedBackend())\n"
+        "def f(s, q, turns=2, flag=False, ratio=0.5, name='x', none=None):\n"
+        "    s += 'a'\n"
+        "    return [q, turns, flag, ratio, name, none]\n"
+    )
+    asked = ("run", f"{path}:f", "--q", "5")
+    ran = lmlang(*asked, "--turns", "3", "--flag", "--ratio", "2", "--none", "1")
+    assert json.loads(ran.out) == ["5", 3, True, 2.0, "x", "1"]
+    wrong = lmlang(*asked, "--turns", "1.5")
+    assert wrong.code == 2
+    assert "turns=1.5 is no int: " in wrong.err
+    assert "int; 2 without it" in lmlang("run", f"{path}:f", "--help").out
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
