@@ -8,7 +8,8 @@
    It is what LlamaModel does with the same kernels one by one; only weights in blocks are taken.
    All but attention goes token by token. Of many tokens, a thread takes a piece through all that
    lies between two attentions, so that what one kernel writes is in its cache for the next; of few,
-   the threads share each kernel's work. */
+   the threads share each kernel's work. Behind the last attention only those rows go on whose
+   logits are asked for. */
 #include <stddef.h>
 #include <string.h>
 
@@ -26,10 +27,11 @@ typedef struct {
 
 /* Where everything lies in the space. */
 typedef struct {
-    float *residual, *normed, *qkv, *turned, *attended, *lse, *rows, *attend;
+    float *residual, *normed, *qkv, *turned, *attended, *lse, *attend;
+    float *last_attended, *last_residual, *last_normed; /* of the rows whose logits are asked for */
     bench bench; /* the first thread's; the others' are `bench_size` bytes apart */
     int64_t attend_size, bench_size, size;
-    int pieces, threads; /* so many threads take pieces; one: all threads share each kernel's work */
+    int tokens, pieces, threads; /* that take pieces; one: all threads share each kernel's work */
 } room;
 
 /* Tokens first .. first + count - 1. */
@@ -75,6 +77,15 @@ static bench bench_at(const lm_model *m, char *space, int64_t *at, int64_t token
     return b;
 }
 
+/* Cuts so many tokens into pieces: every thread has as many of them as the others. */
+static void cut(room *r, int tokens, int threads) {
+    int many = tokens >= (int64_t)PIECE * threads;
+    int64_t rounds = (tokens + (int64_t)PIECE * threads - 1) / ((int64_t)PIECE * threads);
+    r->tokens = tokens;
+    r->threads = many ? threads : 1;
+    r->pieces = many ? (int)rounds * threads : 1;
+}
+
 static room lay_out(const lm_model *m, const lm_step *s, char *space) {
     room r = {0};
     int64_t tokens = s->tokens, wanted = s->wanted;
@@ -85,15 +96,13 @@ static room lay_out(const lm_model *m, const lm_step *s, char *space) {
     r.turned = take(space, &at, m->layers[0].qk_norm ? tokens * both * m->head_dim : 0);
     r.attended = take(space, &at, tokens * query);
     r.lse = take(space, &at, tokens * m->heads);
-    r.rows = take(space, &at, wanted * m->hidden);
+    r.last_attended = take(space, &at, wanted * query);
+    r.last_residual = take(space, &at, wanted * m->hidden);
+    r.last_normed = take(space, &at, wanted * m->hidden);
     r.attend_size = lm_attend_room(m->heads, m->kv_heads, m->head_dim, m->head_dim, s->threads,
                                    longest_of(m, s));
     r.attend = take(space, &at, r.attend_size);
-    /* Every thread has as many pieces as the others, and at least one. */
-    int64_t rounds = (tokens + (int64_t)PIECE * s->threads - 1) / ((int64_t)PIECE * s->threads);
-    int many = tokens >= (int64_t)PIECE * s->threads;
-    r.threads = many ? s->threads : 1;
-    r.pieces = many ? (int)rounds * s->threads : 1;
+    cut(&r, s->tokens, s->threads);
     int64_t start = at;
     r.bench = bench_at(m, space, &at, larger((tokens + r.pieces - 1) / r.pieces, wanted));
     r.bench_size = at - start;
@@ -213,6 +222,10 @@ typedef struct {
 static int do_piece(const piece *p, int layer) {
     const lm_model *m = p->m;
     const lm_layer *l = m->layers + layer;
+    if (layer == m->layer_count) {
+        after(p, l - 1, m->norm);
+        return LM_OK;
+    }
     if (layer == 0) {
         float *residual = p->r->residual + (int64_t)p->first * m->hidden;
         int bad = lm_rows_of(&m->embed, p->s->ids + p->first, p->count, residual);
@@ -221,9 +234,9 @@ static int do_piece(const piece *p, int layer) {
             for (int64_t i = 0; i < (int64_t)p->count * m->hidden; i++) residual[i] *= m->embed_scale;
         norm(p, residual, NULL, l->attention_norm, p->r->normed + (int64_t)p->first * m->hidden);
     } else {
-        after(p, l - 1, layer < m->layer_count ? l->attention_norm : m->norm);
+        after(p, l - 1, l->attention_norm);
     }
-    return layer < m->layer_count ? before(p, l) : LM_OK;
+    return before(p, l);
 }
 
 /* Pieces are taken, not given: a thread that comes late holds nobody up. */
@@ -236,8 +249,8 @@ static void do_pieces(void *argument, int thread) {
     p.bench.multiply = (char *)p.bench.multiply + apart;
     p.threads = r->threads > 1 ? 1 : b->s->threads;
     while ((number = __atomic_fetch_add(&b->taken, 1, __ATOMIC_RELAXED)) < r->pieces) {
-        p.first = (int)(b->s->tokens * number / r->pieces);
-        p.count = (int)(b->s->tokens * (number + 1) / r->pieces) - p.first;
+        p.first = (int)(r->tokens * number / r->pieces);
+        p.count = (int)(r->tokens * (number + 1) / r->pieces) - p.first;
         int fault = do_piece(&p, b->layer);
         if (fault) __atomic_store_n(&b->fault, fault, __ATOMIC_RELAXED);
     }
@@ -292,12 +305,29 @@ static int attend(const lm_model *m, const lm_layer *l, const lm_step *s, const 
     return LM_OK;
 }
 
+static int do_all_pieces(const lm_model *m, const lm_step *s, const room *r, int layer) {
+    between b = {.m = m, .s = s, .r = r, .layer = layer};
+    lm_parallel(do_pieces, &b, r->threads);
+    return b.fault;
+}
+
+/* The rows that are asked for, from the last attention to their logits. */
 static void wanted_logits(const lm_model *m, const lm_step *s, const room *r) {
-    piece p = {.m = m, .s = s, .r = r, .bench = r->bench, .threads = s->threads};
-    for (int i = 0; i < s->wanted; i++)
-        memcpy(r->rows + (int64_t)i * m->hidden, r->normed + s->logits_at[i] * m->hidden,
-               (size_t)m->hidden * sizeof(float));
-    multiply(&p, &m->head, r->rows, s->logits, s->wanted);
+    if (!s->wanted) return;
+    room last = *r;
+    last.attended = r->last_attended;
+    last.residual = r->last_residual;
+    last.normed = r->last_normed;
+    cut(&last, s->wanted, s->threads);
+    int64_t hidden = m->hidden, query = (int64_t)m->heads * m->head_dim;
+    for (int64_t i = 0; i < s->wanted; i++) {
+        int64_t at = s->logits_at[i];
+        memcpy(last.attended + i * query, r->attended + at * query, (size_t)query * sizeof(float));
+        memcpy(last.residual + i * hidden, r->residual + at * hidden, (size_t)hidden * sizeof(float));
+    }
+    do_all_pieces(m, s, &last, m->layer_count);
+    piece all = {.m = m, .s = s, .r = &last, .bench = r->bench, .threads = s->threads};
+    multiply(&all, &m->head, last.normed, s->logits, s->wanted);
     if (m->logit_softcap > 0)
         lm_cap(s->logits, s->wanted, m->head.outputs, m->logit_softcap, s->threads);
 }
@@ -307,13 +337,10 @@ static int run(const lm_model *m, const lm_step *s) {
     if (s->space_size < r.size) return LM_NO_SPACE;
     for (int i = 0; i < s->wanted; i++)
         if ((uint64_t)s->logits_at[i] >= (uint64_t)s->tokens) return LM_BAD_ROWS;
-    for (int layer = 0; layer <= m->layer_count; layer++) {
-        between b = {.m = m, .s = s, .r = &r, .layer = layer};
-        lm_parallel(do_pieces, &b, r.threads);
-        if (b.fault) return b.fault;
+    for (int layer = 0; layer < m->layer_count; layer++) {
         const lm_layer *l = m->layers + layer;
-        if (layer == m->layer_count) break;
-        int fault = attend(m, l, s, &r, turned(l, &r), turned_width(m, l));
+        int fault = do_all_pieces(m, s, &r, layer);
+        if (!fault) fault = attend(m, l, s, &r, turned(l, &r), turned_width(m, l));
         if (fault) return fault;
     }
     wanted_logits(m, s, &r);
