@@ -138,6 +138,8 @@ class Swift(Rules, Protocol):
 
 _UNKNOWN = (b"",)
 """Runs of a state that nobody has asked for."""
+_NO_WAYS: dict[int | bytes, State | None] = {}
+"""Those of all states of which nobody has asked for any; it stays empty."""
 
 
 class State:
@@ -166,12 +168,18 @@ class State:
     def __init__(self, key: Key, accepting: bool) -> None:
         self.key = key
         self.accepting = accepting
-        self.ways: dict[int | bytes, State | None] = {}
+        self.ways: dict[int | bytes, State | None] = _NO_WAYS
         self.masks: Any = None
         self.closing: Any = None
         self._following: bytes | None = None
         self._completion: bytes | None = None
         self._runs: tuple[bytes, ...] | None = _UNKNOWN
+
+    def keep(self, way: int | bytes, onward: State | None) -> None:
+        """Remember where a byte or a run leads."""
+        if self.ways is _NO_WAYS:
+            self.ways = {}
+        self.ways[way] = onward
 
     def __repr__(self) -> str:
         return f"<State{', may end' if self.accepting else ''}>"
@@ -204,7 +212,8 @@ class Automaton:
             return state.ways[byte]
         except KeyError:
             key = self.rules.push(state.key, byte)
-            found = state.ways[byte] = None if key is None else self._state(key)
+            found = None if key is None else self._state(key)
+            state.keep(byte, found)
             return found
 
     def run(self, state: State, data: bytes) -> State | None:
@@ -224,7 +233,7 @@ class Automaton:
             return None
         found = self._state(key)
         if len(data) <= MAX_RUN:
-            state.ways[data] = found
+            state.keep(data, found)
         return found
 
     def ahead(self) -> Iterator[tuple[Content, ...]]:
@@ -275,7 +284,7 @@ class Automaton:
         if found is None:
             if len(self._states) >= MAX_KEPT:
                 for state in list(self._states.values()):
-                    state.ways.clear()
+                    state.ways = _NO_WAYS
                     state.masks = state.closing = None
                 self._states.clear()
                 self.alike.clear()

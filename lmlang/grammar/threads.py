@@ -274,6 +274,9 @@ class Pattern:
         return 0 if self.sure else 1
 
     def _least(self, threads: Threads) -> int:
+        if self.sure:
+            distances = self._distances_of_nodes
+            return min([distances[number] for number, _ in threads], default=NEVER)
         found = NEVER
         for number, duties in threads:
             here = self._distances_of_nodes[number]

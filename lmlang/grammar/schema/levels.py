@@ -51,8 +51,8 @@ class Level:
         self.needs_item = self.unique and isinstance(frame, Items) and frame.phase is Phase.BEFORE
         self.ended: Goals = () if isinstance(frame, Start) else frame.ended()
         self.rivals: Texts | None = None
-        self._ways: dict[int | bytes, tuple[Way, ...]] = {}
-        self._resumed: dict[tuple[Goals, bytes | None], Level] = {}
+        self._ways: dict[int | bytes, tuple[Way, ...]] | None = None
+        self._resumed: dict[tuple[Goals, bytes | None], Level] | None = None
         self._finish: tuple[bytes, Goals] | None = None
         self._following: bytes | None = None
         self._contents: tuple[Content, ...] | None = None
@@ -65,9 +65,12 @@ class Level:
 
     def push(self, byte: int | bytes) -> tuple[Way, ...]:
         """What one more byte does, or one of its runs; nothing where it is not possible."""
-        found = self._ways.get(byte)
+        ways = self._ways
+        if ways is None:
+            ways = self._ways = {}
+        found = ways.get(byte)
         if found is None:
-            found = self._ways[byte] = self._levels.push(self.frame, byte)
+            found = ways[byte] = self._levels.push(self.frame, byte)
         return found
 
     def runs(self) -> tuple[bytes, ...] | None:
@@ -90,11 +93,14 @@ class Level:
             goals: What it is of.
             text: Its text, where items must differ.
         """
-        found = self._resumed.get((goals, text))
+        resumed = self._resumed
+        if resumed is None:
+            resumed = self._resumed = {}
+        found = resumed.get((goals, text))
         if found is None:
             frame = self.frame
             assert isinstance(frame, (Items, Members)), "no value begins in others"
-            found = self._resumed[goals, text] = self._levels.of(frame.resume(goals, text))
+            found = resumed[goals, text] = self._levels.of(frame.resume(goals, text))
         return found
 
     def following(self) -> bytes:
@@ -121,8 +127,7 @@ class Level:
 
     def forget(self) -> None:
         """Drop the levels that it leads to."""
-        self._ways.clear()
-        self._resumed.clear()
+        self._ways = self._resumed = None
 
 
 class Levels:
