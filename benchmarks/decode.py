@@ -35,7 +35,7 @@ from lmlang.runtime.models.loader import load_gguf
 
 DRAFTING = "lmlang, n-grams"
 FORMS = (report.OURS, report.OURS_FLOAT32, report.OURS_BFLOAT16)
-OUTSIDE = 0.15
+OUTSIDE = 0.08
 """Of a step at batch 8 is at most to be spent outside of the forward pass."""
 
 

@@ -119,8 +119,10 @@ class Commit:
         """Draw tokens, and take them into their outputs."""
         scores, draws = logits, []
         places: list[int] = []
-        if any(drawing.task.request.processor is not None for drawing in drawings):
-            scores, drawings = self._processed(logits, drawings)
+        for drawing in drawings:
+            if drawing.task.request.processor is not None:
+                scores, drawings = self._processed(logits, drawings)
+                break
         for drawing in drawings:
             draws += drawing.draws
             places += range(drawing.row, drawing.row + len(drawing.draws))

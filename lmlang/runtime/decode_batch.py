@@ -1,6 +1,6 @@
 """Batches of decode steps on a CPU, made from the one before where the rows are the same.
 
-wide     [ ids | positions | logits_at | stores ]              4 R, of 64 bits
+wide     [ ids | positions | stores | logits_at ]              4 R, of 64 bits
 narrow   [ row starts | stretches | row 0: ····> | row 1: ··> | row 2: ····>    room to grow  ]
 
 From one step to the next each row's table has one slot more, and nothing else is different: what
@@ -11,6 +11,7 @@ of one buffer, so that they stay, too, until the tables outgrow it.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from struct import Struct
 
 import numpy as np
 
@@ -44,6 +45,8 @@ class DecodeBatches:
         self._stretches: IntArray = np.empty(0, dtype=np.int32)
         self._made: Batch | None = None
         """A batch of these rows over the buffer, made for an earlier step."""
+        self._wide = self._ends = Struct("")
+        """Ids, positions and stores of a step, and where its tables end."""
 
     def note(self, plan: Plan, batch: Batch) -> None:
         """Look at a batch that was made in another way: whether the next may be made from it."""
@@ -72,7 +75,7 @@ class DecodeBatches:
 
     def next(self, plan: Plan) -> Batch | None:
         """The batch of a plan; None where its rows are not those of the batch before."""
-        rows, tables, tokens, places, ends = [], [], [], [], []
+        rows, tables, tokens, places, stores, ends = [], [], [], [], [], []
         if len(plan.rows) != len(self._rows):
             return None
         end = len(self._stretches)
@@ -84,39 +87,31 @@ class DecodeBatches:
             end += place + 1 - cut
             tokens.append(sequence.generated[-1])
             places.append(place)
+            stores.append(int(lease.table[place]))
             tables.append(lease.table[cut : place + 1])
             ends.append(end)
             rows.append(LogitRows(sequence, at, at + 1, place))
-        made = self._over(len(rows), end)
-        self._write(tokens, places, tables, ends)
-        numbers = made.input_ids, made.positions, made.attention, made.logits_at
-        return Batch(*numbers, tuple(rows))
-
-    def _write(
-        self, tokens: list[int], places: list[int], tables: list[IntArray], ends: list[int]
-    ) -> None:
-        """Put a step's numbers into the buffer; tables end at ``ends``, behind the row starts."""
-        count = len(tokens)
-        wide = self._buffer.wide_array[: 4 * count].reshape(4, count)
-        starts = self._buffer.narrow_array[8 * count : 9 * count + 1]
-        table = self._buffer.narrow_array[9 * count + 1 :]
-        np.concatenate(tables, out=table[len(self._stretches) : ends[-1]], casting="same_kind")
-        wide[:2] = tokens, places
-        starts[1:] = ends
-        wide[3] = table[starts[1:] - 1]
+        count, start = len(rows), 9 * len(rows) + 1
+        made = self._made
+        if made is None or self._buffer.words < start + end:
+            made = self._made = self._over(count, end)
+        array = self._buffer.narrow_array
+        self._wide.pack_into(array.data, 0, *tokens, *places, *stores)
+        self._ends.pack_into(array.data, 4 * (8 * count + 1), *ends)
+        own = array[start + len(self._stretches) : start + end]
+        np.concatenate(tables, out=own, casting="same_kind")
+        return Batch(made.input_ids, made.positions, made.attention, made.logits_at, tuple(rows))
 
     def _over(self, count: int, slots: int) -> Batch:
         """The tensors of so many rows, with tables of so many slots in all."""
-        if self._made is not None and self._buffer.words >= 9 * count + 1 + slots:
-            return self._made
         buffer, shared = self._buffer, len(self._stretches)
         buffer.hold(9 * count + 1 + slots + SPARE * count)
-        ids, positions, logits_at, stores = buffer.wide[: 4 * count].view(4, count).unbind()
-        buffer.wide_array[2 * count : 3 * count] = np.arange(count)
+        self._wide, self._ends = Struct(f"={3 * count}q"), Struct(f"={count}i")
+        ids, positions, stores, logits_at = buffer.wide[: 4 * count].view(4, count).unbind()
+        logits_at.numpy()[:] = np.arange(count)
         starts, table = buffer.narrow[8 * count :].tensor_split([count + 1])
         starts[0] = shared
         table.numpy()[:shared] = self._stretches
         parts = PagedParts((Rows(slice(0, count), None, starts),), tuple(self._levels))
         attention = PagedPlan(stores, table, dict.fromkeys(self._windows, parts))
-        self._made = Batch(ids, positions, attention, logits_at, ())
-        return self._made
+        return Batch(ids, positions, attention, logits_at, ())

@@ -68,14 +68,13 @@ class ModelRunner:
 
     def batch(self, plan: Plan) -> Batch:
         """A plan's tensors, for `run`."""
-        device = self.pool.device
         if not self._paged:
-            return build_batch(plan, device, self.windows, exact=self._deterministic)
-        if self.graphs is None:
-            return self._decode_batches.next(plan) or self._batch(plan)
-        return build_paged_batch(plan, device, self.windows, self.graphs.padding)
+            return build_batch(plan, self.pool.device, self.windows, exact=self._deterministic)
+        if self.graphs is not None:
+            return build_paged_batch(plan, self.pool.device, self.windows, self.graphs.padding)
+        return self._decode_batches.next(plan) or self._other_batch(plan)
 
-    def _batch(self, plan: Plan) -> Batch:
+    def _other_batch(self, plan: Plan) -> Batch:
         """One that is not made from the batch before."""
         device, shares, buffer = self.pool.device, self._shares, self._buffer
         batch = build_paged_batch(plan, device, self.windows, shares=shares, buffer=buffer)

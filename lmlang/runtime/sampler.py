@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lmlang.kernels.bitmask import apply_bitmask
+from lmlang.kernels.c.draws import DrawRow, draw_rows, rows_of
 from lmlang.kernels.forms import form_of
 from lmlang.kernels.sampling import COLDEST, draw, drawn_from
 from lmlang.noise import draw_words
@@ -117,24 +118,23 @@ def sample(logits: Tensor, draws: Seq[Draw], model: Model | None = None) -> list
 
 def _drawn_in_c(logits: Tensor, draws: Seq[Draw], model: Model | None) -> list[Drawn]:
     """The same by the C kernel, which reads logits where they lie; few rows are copied."""
-    from lmlang.kernels.c.draws import DrawRow, draw_rows, rows_of
-
     own = logits if model is None else model.said.logits
     own, logits = (rows_of(logits),) * 2 if own is logits else (rows_of(own), rows_of(logits))
     vocab = logits.shape[1]
-    adjusted = [i for i, draw in enumerate(draws) if _is_adjusted(draw)]
-    changed = _adjusted(logits, [draws[i] for i in adjusted]) if adjusted else logits
-    changed_at = {i: changed.data_ptr() + 4 * vocab * at for at, i in enumerate(adjusted)}
+    changed = [i for i, draw in enumerate(draws) if _is_adjusted(draw)]
+    copies: dict[int, Tensor] = {}
+    if changed:
+        copies.update(zip(changed, _adjusted(logits, [draws[i] for i in changed]), strict=True))
     start, stride = logits.data_ptr(), 4 * logits.stride(0)
     own_start, own_stride = own.data_ptr(), 4 * own.stride(0)
     rows = []
     for i, one in enumerate(draws):
-        scores, mask, p = changed_at.get(i), one.mask, one.params
-        masked: tuple[int, ...] = (0, 0)
-        if scores is None:
-            scores = start + stride * one.row
-            if mask is not None:
-                masked = mask.__array_interface__["data"][0], len(mask)
+        mask, p = one.mask, one.params
+        scores, masked = start + stride * one.row, (0, 0)
+        if i in copies:
+            scores = copies[i].data_ptr()
+        elif mask is not None:
+            masked = mask.__array_interface__["data"][0], len(mask)
         plain = scores if model is None else own_start + own_stride * model.rows[i]
         temperature = max(p.temperature, COLDEST) if p.temperature > 0 else 0.0
         top_k = min(p.top_k, vocab) if p.top_k > 0 else vocab
