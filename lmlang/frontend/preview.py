@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lmlang import markup
+from lmlang.errors import ProgramError
 from lmlang.frontend import ir
 from lmlang.frontend.outline import outline
 from lmlang.frontend.passes import prefix, prefix_and_rest
@@ -25,7 +26,8 @@ class Preview:
     Args:
         prompt: The text up to the first generation, select, image or hole. With a backend as
             that renders it; without one ``<user>…</user>`` stand for its template.
-        token_ids: The backend's tokens of that; None without a backend.
+        token_ids: The backend's tokens of that; None without a backend, and of one that has none
+            which are known.
         complete: Whether the prompt reaches the first generation or the end, with no hole before.
         rest: What follows and what forks do, as lines of IR; holes are ``arg`` and ``ref``.
         program: The trace; ``.stopped`` says where its static part ended, if it did.
@@ -71,11 +73,20 @@ def preview(program: ir.Program, backend: Backend | None) -> Preview:
     complete = isinstance(_next(program, rest), asks) or (not rest and program.stopped is None)
     return Preview(
         prompt=_plain(segments) if backend is None else backend.render(prompt),
-        token_ids=None if backend is None else tuple(backend.encode(prompt)),
+        token_ids=None if backend is None else _ids(backend, prompt),
         complete=complete,
         rest=tuple(map(print_node, rest)),
         program=program,
     )
+
+
+def _ids(backend: Backend, prompt: Prompt) -> tuple[int, ...] | None:
+    try:
+        return tuple(backend.encode(prompt))
+    except ProgramError:
+        if backend.info().has_tokens:
+            raise
+        return None
 
 
 def compute_ahead(program: ir.Program, backend: Backend, lora: str | None) -> int:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from datetime import date
 from typing import Literal
 from uuid import UUID
@@ -72,6 +73,25 @@ def test_without_a_backend_there_is_a_plain_text_and_no_tokens():
     assert seen.prompt == "<system>Be brief.</system><user>On tea!</user><assistant>"
     assert seen.token_ids is None
     assert seen.complete
+
+
+@pytest.mark.parametrize("has_tokens", [False, True])
+def test_a_service_whose_tokens_nobody_knows_shows_the_prompt_all_the_same(has_tokens):
+    class Service(ScriptedBackend):
+        def info(self):
+            return replace(super().info(), has_tokens=has_tokens)
+
+        def encode(self, prompt):
+            raise lm.ProgramError("which encoding is it?")
+
+    if has_tokens:
+        with pytest.raises(lm.ProgramError, match="which encoding"):
+            previewed(body, Service(), topic="tea")
+        return
+    seen = previewed(body, Service(), topic="tea")
+    assert seen.token_ids is None
+    assert str(seen).startswith("prompt:\n<system>Be brief.")
+    assert "<pre" in seen._repr_mimebundle_()["text/html"]
 
 
 def test_where_the_static_part_ends_before_a_generation_the_prompt_is_not_complete():
