@@ -15,7 +15,7 @@ from lmlang.backends.constrained import refuse_processor
 from lmlang.errors import ProgramError, quote
 from lmlang.grammar.spec import Ebnf, JsonSchema, Regex, Spec
 from lmlang.protocol import EndTurn, Image, Prompt, Request, SamplingParams, Turn
-from lmlang.protocol.tools import TOOLS, offered, read_offer
+from lmlang.protocol.tools import FORMS, TOOLS, offered, read_offer
 
 MOST_STOPS = 4
 """Stop texts that OpenAI takes; more are looked for here."""
@@ -33,6 +33,8 @@ EXTENSIONS = (
 )
 """Fields that are not OpenAI's, and that some servers take."""
 _PLAIN = SamplingParams()
+_CALL = FORMS["tagged"].opening
+"""What a message begins with that calls a tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +84,32 @@ def fields_of(request: Request, service: Service) -> dict[str, Any]:
     if service.logprobs or request.top_logprobs or request.probs:  # the last: return_logprob
         top = request.top_logprobs
         fields |= {"logprobs": True, "top_logprobs": top} if service.chat else {"logprobs": top}
+    typed = isinstance(request.constraint, JsonSchema)
     if isinstance(request.constraint, JsonSchema):
         fields["response_format"] = schema_format(json.loads(request.constraint.text))
-    fields |= prompt_fields(request.prompt, service, extra)
+    fields |= prompt_fields(request.prompt, service, extra, typed)
     if extra:
         fields["extra_body"] = extra
     return fields
 
 
-def prompt_fields(prompt: Prompt, service: Service, extra: dict[str, Any]) -> dict[str, Any]:
-    """The field of the prompt; ``extra`` gains what a prefilled message needs."""
+def prompt_fields(
+    prompt: Prompt, service: Service, extra: dict[str, Any], typed: bool = False
+) -> dict[str, Any]:
+    """The field of the prompt; ``extra`` gains what a prefilled message needs.
+
+    Args:
+        prompt: It.
+        service: Who is asked.
+        extra: Fields of no client.
+        typed: Whether the answer is JSON of a schema, which a call of a tool may then be.
+    """
     if not service.chat:
         return {"prompt": plain_text(prompt)}
     messages, is_open = messages_of(prompt)
-    if is_open:
+    if is_open and typed and service.prefill is None and messages[-1]["content"] == _CALL:
+        messages.pop()  # the JSON that follows is all of the message, and no tag can be in it
+    elif is_open:
         if service.prefill is None:
             raise ProgramError(
                 f"the assistant's turn has begun with {quote(messages[-1]['content'])}, and a chat "

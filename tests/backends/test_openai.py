@@ -145,6 +145,38 @@ def test_a_schema_is_kept_and_written_as_the_type_asks(address: str) -> None:
             assert found.text == again
 
 
+def test_tools_are_called_by_json_which_a_message_is_all_of(address: str, apps: Site) -> None:
+    def add(a: int, b: int = 3) -> int:
+        """Adds two numbers."""
+        return a + b
+
+    @lm.function(temperature=0)
+    def agent(s: lm.ProgramState) -> None:
+        box = s.tools([add])
+        s += lm.user("the user and the world")
+        for _ in range(2):
+            s += lm.assistant(box.call("step", max_tokens=80))
+            s += box.result(s["step"].observe())
+        s += lm.assistant(lm.gen("answer", max_tokens=4))
+
+    with lm.OpenAI("default", base_url=address) as backend:
+        state = agent.run(backend=backend)
+    assert state["step"].name == "add"
+    assert isinstance(state["step"].run(), int)
+    call = '{"name": "add", "arguments": {"a": 2}}'
+    backend, app = asking(apps, *[told(each) for each in (call, call, "5")])
+    with backend:
+        state = agent.run(backend=backend)
+    assert [message["content"] for message in state.messages()[1:3]] == [
+        f"<tool_call>\n{call}\n</tool_call>",
+        "<tool_response>\n5\n</tool_response>",
+    ]
+    first, second, last = [asked.message["messages"] for asked in app.asked]
+    assert [message["role"] for message in first] == ["system", "user"]
+    assert second[2]["content"] == f"<tool_call>\n{call}\n</tool_call>"
+    assert [message["role"] for message in last[2:]] == ["assistant", "user"] * 2
+
+
 def test_choices_are_scored_as_the_runtime_does(address: str, runtime: Runtime) -> None:
     request = ScoreRequest(Prompt.of(Text("hello the ")), ("world", "hello", "and user"))
     expected = runtime.score(request).result(SECONDS)
@@ -368,6 +400,7 @@ REFUSED: list[tuple[Prompt, dict[str, Any], str]] = [
     (Prompt.of(Turn("user"), Text("Hi"), EndTurn()), {}, "no turn is open"),
     (Prompt.of(Turn("user"), Text("Hi")), {}, "'user' turn is open"),
     (OPEN, {}, "has begun with 'Well, '"),
+    (CHAT.append(Text("<tool_call>\n")), {}, "has begun with '<tool_call>"),  # what is no JSON
 ]
 
 
