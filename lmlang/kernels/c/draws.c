@@ -12,6 +12,7 @@
 #define SLACK 0x1p-14f /* the part of all that rounding may add to what comes before a token */
 #define MOST_RANKED 256 /* tokens that are put in order at most; more of them are not sure */
 #define MOST_RACES 64
+#define FAR 40 /* how far logits may be apart for sums of their exponentials to tell them well */
 
 typedef lm_normaliser_rows normaliser_job;
 

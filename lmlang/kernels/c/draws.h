@@ -80,15 +80,22 @@ INLINE int N(any)(vi x) {
     return found != 0;
 }
 
-/* LANES scores of a row from a place on, a multiple of LANES; -inf what may not be drawn. */
-INLINE vf N(legal)(const lm_draw_row *r, int at, int size) {
-    if (!r->mask) return N(logits)(r->scores, at, size);
+/* Which of LANES ids from a place on, a multiple of LANES, may be drawn. */
+INLINE vi N(open)(const lm_draw_row *r, int at) {
+    if (!r->mask) return ~(vi){0};
     uint32_t bits = at >> 5 < r->words ? r->mask[at >> 5] >> (at & 31) : 0;
-    vi lanes, bit, none = (vi)N(all)(-INFINITY);
-    if (!(bits & ((1u << LANES) - 1))) return (vf)none;
+    vi lanes;
     for (int i = 0; i < LANES; i++) lanes[i] = 1 << i;
-    bit = (((vi){0} + (int32_t)bits) & lanes) != 0;
-    return (vf)(((vi)N(logits)(r->scores, at, size) & bit) | (none & ~bit));
+    return (((vi){0} + (int32_t)bits) & lanes) != 0;
+}
+
+INLINE vf N(those)(vf x, vi open) {
+    return (vf)(((vi)x & open) | ((vi)N(all)(-INFINITY) & ~open));
+}
+
+/* Their scores; -inf what may not be drawn. */
+INLINE vf N(legal)(const lm_draw_row *r, int at, int size) {
+    return N(those)(N(logits)(r->scores, at, size), N(open)(r, at));
 }
 
 /* The largest score of a row that may be drawn; NaN where it has one. */
@@ -143,10 +150,12 @@ INLINE int N(winner)(const N(race) *r, float *second) {
 
 /* Scores scaled + noise need two logarithms each, and all but some dozens of a row cannot reach the
    second best so far: noise of n needs u <= 1 - exp(-exp(-n)) <= exp(-n), and so a score s that it
-   lifts to f needs u <= exp(s) exp(-f). exp(s) is summed up in any case: over the whole row. */
-INLINE float N(run_race)(int hot, int ends, const lm_draw_row *r, int size, float largest,
-                         float factor, const uint32_t words[2], N(end) end, N(race) *race) {
-    vf weight = {0}, none = N(all)(-INFINITY);
+   lifts to f needs u <= exp(s) exp(-f). exp(s) is summed up in any case: over all that may be drawn
+   and, to `whole`, over the row. */
+INLINE float N(run_race)(int hot, int ends, int masked, const lm_draw_row *r, int size,
+                         float largest, float factor, const uint32_t words[2], N(end) end,
+                         N(race) *race, float *whole) {
+    vf weight = {0}, every = {0}, none = N(all)(-INFINITY);
     vi ids;
     float floor = -INFINITY;
     *race = (N(race)){none, none, {0}};
@@ -156,10 +165,17 @@ INLINE float N(run_race)(int hot, int ends, const lm_draw_row *r, int size, floa
         vi hit = {0}, in[TOGETHER];
         for (int t = 0; t < TOGETHER; t++) {
             int at = i + t * LANES;
-            vf x = at < size ? N(legal)(r, at, size) : none;
+            vf x = N(logits)(r->scores, at, size);
             scaled[t] = (x - largest) * factor;
             vf part = N(exp2)(scaled[t] * LOG2E);
-            weight += part;
+            every += part;
+            if (masked) {
+                vi open = N(open)(r, at);
+                x = N(those)(x, open);
+                scaled[t] = N(those)(scaled[t], open);
+                part = (vf)((vi)part & open);
+                weight += part;
+            }
             if (!hot) {
                 hit |= scaled[t] >= reach;
                 continue;
@@ -177,26 +193,33 @@ INLINE float N(run_race)(int hot, int ends, const lm_draw_row *r, int size, floa
         }
         N(winner)(race, &floor);
     }
-    return N(sum)(weight);
+    *whole = N(sum)(every);
+    return masked ? N(sum)(weight) : *whole;
 }
 
-/* How many scores come before a place in the order of likelihood; and what they weigh. */
-INLINE int N(ahead)(const lm_draw_row *r, int size, float largest, float factor, N(end) place,
-                    float *weight) {
+/* The form for what is there: each is compiled by itself. */
+TARGET static float N(race_of)(const lm_draw_row *r, int size, float largest, float factor,
+                               const uint32_t words[2], N(end) end, N(race) *race,
+                               float *whole) {
+#define RACE(hot, ends, masked)                                                           N(run_race)(hot, ends, masked, r, size, largest, factor, words, end, race, whole)
+    if (!(r->temperature > 0)) return r->mask ? RACE(0, 0, 1) : RACE(0, 0, 0);
+    if (end.least == -INFINITY) return r->mask ? RACE(1, 0, 1) : RACE(1, 0, 0);
+    return r->mask ? RACE(1, 1, 1) : RACE(1, 1, 0);
+#undef RACE
+}
+
+/* What the scores weigh that come before a place in the order of likelihood. */
+INLINE float N(ahead)(const lm_draw_row *r, int size, float largest, float factor, N(end) place) {
     vf sum = {0};
-    vi count = {0}, ids;
+    vi ids;
     for (int i = 0; i < LANES; i++) ids[i] = i;
     for (int i = 0; i < size; i += LANES) {
         vf x = N(legal)(r, i, size);
         vi in = N(inside)(x, ids + i, place);
         if (!N(any)(in)) continue;
         sum += (vf)((vi)N(exp2)((x - largest) * factor * LOG2E) & in);
-        count -= in;
     }
-    *weight = N(sum)(sum);
-    int all = 0;
-    for (int i = 0; i < LANES; i++) all += count[i];
-    return all;
+    return N(sum)(sum);
 }
 
 /* Where the `most` likeliest of a row end. */
@@ -222,7 +245,8 @@ INLINE N(end) N(cut)(const lm_draw_row *r, int size, int most) {
 
 /* A token by its noisy scores, among those that the limits leave: whoever wins and is left out takes
    all with it that are less likely, so that the next race is shorter. Returns whether it is sure. */
-INLINE int N(race_within)(lm_draw_row *r, int size, float largest, float factor, float *weight) {
+INLINE int N(race_within)(lm_draw_row *r, int size, float largest, float factor, float *weight,
+                          float *whole) {
     uint32_t words[2];
     words_of(r, words);
     N(end) end = {-INFINITY, 0};
@@ -232,12 +256,10 @@ INLINE int N(race_within)(lm_draw_row *r, int size, float largest, float factor,
     if (limited && r->top_k < size) {
         if (r->top_k > MOST_RANKED) return 0;
         end = N(cut)(r, size, r->top_k);
-        if (r->top_p < 1) N(ahead)(r, size, largest, factor, end, &all);
+        if (r->top_p < 1) all = N(ahead)(r, size, largest, factor, end);
     }
     for (int tries = 0; tries < MOST_RACES; tries++) {
-        *weight = end.least == -INFINITY
-                      ? N(run_race)(1, 0, r, size, largest, factor, words, end, &race)
-                      : N(run_race)(1, 1, r, size, largest, factor, words, end, &race);
+        *weight = N(race_of)(r, size, largest, factor, words, end, &race, whole);
         int lane = N(winner)(&race, &next), token = race.at[lane];
         r->token = token;
         if (!(race.best[lane] - next > NEAR)) return 0;
@@ -245,7 +267,7 @@ INLINE int N(race_within)(lm_draw_row *r, int size, float largest, float factor,
         if (!(all > 0)) all = *weight;
         float before = 0, share = expf((r->scores[token] - largest) * factor);
         N(end) here = {r->scores[token], token};
-        if (r->top_p < 1) N(ahead)(r, size, largest, factor, here, &before);
+        if (r->top_p < 1) before = N(ahead)(r, size, largest, factor, here);
         float over = before > 0 ? before - r->top_p * all : -all, under = r->min_p - share;
         if (fabsf(over) <= SLACK * all || fabsf(under) <= SLACK * r->min_p) return 0;
         if (over < 0 && under < 0) return 1;
@@ -254,24 +276,26 @@ INLINE int N(race_within)(lm_draw_row *r, int size, float largest, float factor,
     return 0;
 }
 
-/* One draw. What the model's own logits say of the token is what lm_normalise would. */
 TARGET static void N(pick)(lm_draw_row *r, int size) {
-    int whole = r->scores == r->logits && !r->mask, hot = r->temperature > 0;
-    float own = N(top)(r->logits, size), largest = whole ? own : N(highest)(r, size);
+    int hot = r->temperature > 0, plain = r->scores == r->logits;
+    float own = N(top)(r->logits, size);
+    float largest = plain && !r->mask ? own : N(highest)(r, size);
     float factor = !hot ? 1.0f : r->temperature > 1e-38f ? 1.0f / r->temperature : 1e38f;
-    float weight = 0, next;
+    float weight = 0, whole = 0, next;
     r->token = r->sure = 0;
     if (fabsf(largest) < INFINITY && hot) {
-        r->sure = N(race_within)(r, size, largest, factor, &weight);
+        r->sure = N(race_within)(r, size, largest, factor, &weight, &whole);
     } else if (fabsf(largest) < INFINITY) {
         N(race) race;
-        weight = N(run_race)(0, 0, r, size, largest, factor, NULL, (N(end)){-INFINITY, 0}, &race);
+        N(end) end = {-INFINITY, 0};
+        weight = N(race_of)(r, size, largest, factor, NULL, end, &race, &whole);
         r->token = race.at[N(winner)(&race, &next)];
         r->sure = 1;
     }
     r->prob = weight > 0 ? expf((r->scores[r->token] - largest) * factor) / weight : 0;
     r->logprob = NAN;
     if (!(fabsf(own) < INFINITY)) return;
-    if (!(whole && factor == 1.0f && weight > 0)) weight = N(weight)(r->logits, size, own);
-    r->logprob = r->logits[r->token] - (own + logf(weight));
+    if (!plain || factor != 1.0f || !(whole > 0) || own - largest > FAR)
+        largest = own, whole = N(weight)(r->logits, size, own);
+    r->logprob = r->logits[r->token] - (largest + logf(whole));
 }
