@@ -236,6 +236,11 @@ class Automaton:
             state.keep(data, found)
         return found
 
+    @property
+    def is_swift(self) -> bool:
+        """Whether its rules know runs of bytes (see `Swift`)."""
+        return self._swift is not None
+
     def ahead(self) -> Iterator[tuple[Content, ...]]:
         """Contents that an output may come to (see `Swift`)."""
         return iter(()) if self._swift is None else self._swift.ahead()

@@ -21,6 +21,7 @@ from lmlang.errors import (
 from lmlang.grammar.automaton import Automaton, Rules
 from lmlang.grammar.budget import Budget, OutOfTime, within
 from lmlang.grammar.grammar import Grammar
+from lmlang.grammar.rehearsal import rehearse
 from lmlang.grammar.spec import Choice, Ebnf, Either, Hole, JsonSchema, Regex, Spec
 from lmlang.grammar.vocabulary import Vocabulary
 
@@ -28,7 +29,7 @@ __all__ = ["Compiler", "Grammar", "compile_spec", "rules_of"]
 
 MAX_STATES = 150_000
 """States of all grammars that are kept, some 3 KB each; the last one used may have more."""
-PREPARING = 0.01
+REHEARSAL = 0.03
 """Seconds, at about, in which what outputs may come to is worked out beforehand."""
 SECONDS = 10.0
 """Time to compile one constraint, unless another limit is given."""
@@ -90,7 +91,7 @@ def compile_spec(spec: Spec, vocabulary: Vocabulary) -> Grammar:
     grammar = Grammar(spec, vocabulary, Automaton(rules), explain)
     if not grammar.closings.fits(grammar.automaton.start, ANY_BUDGET):
         grammar.closings.tokens(grammar.automaton.start)  # which says why
-    grammar.masks.prepare(grammar.automaton, PREPARING)
+    rehearse(grammar, REHEARSAL)
     return grammar
 
 

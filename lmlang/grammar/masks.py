@@ -11,7 +11,6 @@ what a run does in it (see `frontier.py`).
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
@@ -20,8 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lmlang.errors import GrammarTooLarge
-from lmlang.grammar.automaton import Automaton, Leaving, State
+from lmlang.grammar.automaton import Automaton, Content, Leaving, State
 from lmlang.grammar.contents import Contents, Inside
 from lmlang.grammar.frontier import ONE, Frontier, Frontiers
 from lmlang.grammar.token_trie import Bits, TokenTrie
@@ -126,19 +124,9 @@ class Masks:
                     oldest.masks = None
         return mask
 
-    def prepare(self, automaton: Automaton, seconds: float) -> None:
-        """Work out what tokens do in contents that outputs may come to, until the time is over."""
-        end = time.monotonic() + seconds
-        try:
-            for contents in automaton.ahead():
-                for content in contents:
-                    if time.monotonic() > end:
-                        return
-                    self._contents.inside(content)
-                if time.monotonic() > end:
-                    return
-        except GrammarTooLarge:  # which an output may never come to
-            return
+    def expect(self, content: Content) -> None:
+        """Work out what tokens do in a content that outputs may come to."""
+        self._contents.inside(content)
 
     def _made(self, automaton: Automaton, state: State) -> Mask:
         contents = () if automaton.runs(state) else automaton.rules.contents(state.key)

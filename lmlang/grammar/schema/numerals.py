@@ -58,7 +58,7 @@ class Numeral(NamedTuple):
 
     def following(self) -> bytes:
         """The bytes that may come next, in ascending order."""
-        return bytes(byte for byte in BYTES if self.spelling.push(self, byte) is not None)
+        return self.spelling.following(self)
 
 
 class Entry(NamedTuple):
@@ -151,6 +151,7 @@ class Spelling:
         self._tens = [10**n for n in range(MAX_DIGITS + grid.places + 2)]
         self._holes = sorted(map(abs, grid.holes))
         self._pushed: dict[tuple[Numeral, int], Numeral | None] = {}
+        self._following: dict[Numeral, bytes] = {}
 
     def push(self, known: Numeral, byte: int) -> Numeral | None:
         """The numeral behind one more byte of one of this spelling."""
@@ -184,6 +185,16 @@ class Spelling:
         if byte == 46 and part in (Part.ZERO, Part.WHOLE) and self._grid.places:
             return self._met(Part.POINT, negative, digits, 0)
         return None
+
+    def following(self, known: Numeral) -> bytes:
+        """The bytes that may come behind a numeral of this spelling, in ascending order."""
+        found = self._following.get(known)
+        if found is None:
+            if len(self._following) >= MAX_KEPT:
+                self._following.clear()
+            found = bytes(byte for byte in BYTES if self.push(known, byte) is not None)
+            self._following[known] = found
+        return found
 
     def accepting(self, known: Numeral) -> bool:
         """Whether a numeral of this spelling is a member."""

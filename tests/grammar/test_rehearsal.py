@@ -1,0 +1,73 @@
+"""What outputs meet is worked out when a grammar is compiled, and nothing is changed by it."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from lmlang.errors import GrammarTooLarge
+from lmlang.grammar.automaton import Automaton
+from lmlang.grammar.compiler import rules_of
+from lmlang.grammar.grammar import Grammar
+from lmlang.grammar.rehearsal import rehearse
+from lmlang.grammar.spec import JsonSchema, Regex
+from tests.grammar.real import real_vocabulary
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "minLength": 2}, "at": {"enum": ["sea", "land"]}},
+    "required": ["name", "at"],
+    "additionalProperties": False,
+}
+
+
+def fresh(text: str) -> Grammar:
+    spec = JsonSchema(text, "compact")
+    return Grammar(spec, real_vocabulary(), Automaton(rules_of(spec)[0]))
+
+
+def test_the_states_of_the_shortest_output_have_masks_and_forced_tokens() -> None:
+    known, unknown = fresh(json.dumps(SCHEMA)), fresh(json.dumps(SCHEMA))
+    rehearse(known, 60)
+    matcher, other = known.matcher(), unknown.matcher()
+    drawn = 0
+    while not matcher.is_complete():
+        forced = matcher.forced_tokens()
+        assert forced == other.forced_tokens()
+        if forced:
+            assert matcher.accept_tokens(forced) == other.accept_tokens(forced) == len(forced)
+            continue
+        assert matcher.state.masks is not None
+        assert other.state.masks is None
+        assert matcher.mask().ids().tolist() == other.mask().ids().tolist()
+        rest = known.automaton.completion(matcher.state).decode()
+        token = real_vocabulary().encode(rest)[0]
+        assert matcher.accept_token(token)
+        assert other.accept_token(token)
+        drawn += 1
+    assert drawn > 3
+
+
+def test_it_ends_where_its_time_is_over() -> None:
+    grammar = fresh(json.dumps({"type": "string", "minLength": 5_000}))
+    begun = time.monotonic()
+    rehearse(grammar, 0.0)
+    assert grammar.automaton.start.masks is None
+    rehearse(grammar, 0.05)
+    assert time.monotonic() - begun < 10
+    rehearse(Grammar(Regex("a+"), real_vocabulary(), Automaton(rules_of(Regex("a+"))[0])), 60)
+
+
+def test_what_is_too_large_is_left_to_those_that_come_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grammar = fresh(json.dumps(SCHEMA))
+
+    def too_large(content: object) -> None:
+        raise GrammarTooLarge("it has too many states.")
+
+    monkeypatch.setattr(grammar.masks, "expect", too_large)
+    rehearse(grammar, 60)
+    assert grammar.matcher().mask().count > 0
