@@ -118,20 +118,20 @@ class _Batch:
         return result
 
     def _row(self, index: int) -> None:
-        failed = True
+        call, failed = self._calls[index], False
         try:
-            self._calls[index].execute()
-            failed = False
+            call.execute()
             with self._lock:
                 self._finished.add(index)
         except BaseException as error:
+            failed = True
             with self._lock:
-                if not self._stopped or not isinstance(error, Cancelled):
-                    self._errors[index] = error  # its own, and not that we cancelled it
+                if self._stopped and isinstance(error, Cancelled):
+                    return  # by us: it has not ended, and has no error of its own
+                self._errors[index] = error
             if _ends(error, self._on_error):
                 self._stop()
-        finally:
-            _count(self._calls[index], self._progress, failed)
+        _count(call, self._progress, failed)
 
     def _stop(self) -> None:
         with self._lock:
@@ -163,11 +163,11 @@ def lazily(
     source = _Source(calls)
     index = 0
     call: RowCall | None = None  # the last: an interrupt may come before it is in the window
-    pressed = False
+    pressed, left = False, threading.Event()
     try:
         while True:
             while len(window) < WINDOW * workers and (call := source.next()) is not None:
-                future = pool.submit(partial(_counted, call, progress))
+                future = pool.submit(partial(_counted, call, progress, left))
                 window.append((index, call, future))
                 index += 1
             if not window:
@@ -187,6 +187,7 @@ def lazily(
     finally:
         with Held() as held, progress:
             if not sys.is_finalizing():  # the rows are no more, nor is what they were holding
+                left.set()
                 _cancel(window, call)
                 pool.close(None if pressed else PATIENCE, lambda: held.count > 0)
             if pressed:
@@ -195,14 +196,15 @@ def lazily(
         raise interrupted(_finished(window), len(window))
 
 
-def _counted(call: RowCall, progress: Progress) -> ProgramState:
-    failed = True
+def _counted(call: RowCall, progress: Progress, left: threading.Event) -> ProgramState:
     try:
         state = call.execute()
-        failed = False
-        return state
-    finally:
-        _count(call, progress, failed)
+    except BaseException as error:
+        if not left.is_set() or not isinstance(error, Cancelled):
+            _count(call, progress, True)
+        raise
+    _count(call, progress, False)
+    return state
 
 
 def _count(call: RowCall, progress: Progress, failed: bool) -> None:

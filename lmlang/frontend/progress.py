@@ -49,9 +49,9 @@ class Progress:
             failed: Whether it failed.
             reused: What of it a journal had.
         """
-        if not self._wanted:
-            return
         with self._lock:
+            if not self._wanted:  # or the batch has been left, and this row ends behind it
+                return
             self._ended += 1
             self._failed += failed
             self._usage += usage
@@ -100,6 +100,7 @@ class Progress:
         traceback: TracebackType | None,
     ) -> None:
         with self._lock:
+            self._wanted = False
             if self._bar is not None:
                 self._bar.close()  # it stays as it stands
             if self._line is not None:

@@ -200,7 +200,9 @@ def test_an_interrupt_at_any_line_where_a_lazy_batch_is_left_is_raised_behind_it
 
 @pytest.mark.parametrize("lazily", [False, True])
 @pytest.mark.parametrize("kept", [False, True])
-def test_a_second_interrupt_waits_for_no_row_and_keeps_the_finished_ones(lazily, kept, tmp_path):
+def test_a_second_interrupt_waits_for_no_row_and_keeps_the_finished_ones(
+    lazily, kept, tmp_path, capsys
+):
     third, stays, ended = threading.Event(), threading.Event(), threading.Event()
 
     @lm.function
@@ -225,11 +227,19 @@ def test_a_second_interrupt_waits_for_no_row_and_keeps_the_finished_ones(lazily,
         with pytest.raises(lm.BatchInterrupted, match="1 of 3 rows had finished") as caught:
             list(
                 stubborn.run_batch(
-                    rows, backend=backend, generator_style=lazily, num_threads=2, journal=journal
+                    rows,
+                    backend=backend,
+                    generator_style=lazily,
+                    num_threads=2,
+                    journal=journal,
+                    progress_bar=True,
                 )
             )
         assert caught.value.partial.indices == (1,)
         assert not ended.is_set()
+        told = capsys.readouterr().err
+        assert "1/3 rows" in told
+        assert "failed" not in told
         stays.set()
         assert ended.wait(PATIENCE)
 
