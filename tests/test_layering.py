@@ -50,6 +50,7 @@ OPTIONAL = {
     "lmlang.grammar.tables": {"numpy"},
     "lmlang.grammar.ebnf_table": {"numpy"},
     "lmlang.grammar.contents": {"numpy"},
+    "lmlang.grammar.row_plan": {"numpy"},
     "lmlang.grammar.masks": {"numpy"},
     "lmlang.grammar.token_trie": {"numpy"},
     "lmlang.grammar.vocabulary": {"numpy"},
