@@ -10,6 +10,7 @@ viable: from every state a complete output can be reached.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Iterator
 from enum import IntEnum
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -154,7 +155,6 @@ class State:
     """
 
     __slots__ = (
-        "__weakref__",
         "_completion",
         "_following",
         "_runs",
@@ -193,11 +193,13 @@ class Automaton:
 
     Attributes:
         alike: What has been found out of states that do the same; owned by `masks.py`.
+        masked: The states that have masks, in the order of these; owned by `masks.py`.
     """
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.alike: dict[Hashable, Any] = {}
+        self.masked: deque[State] = deque()
         self._swift = rules if isinstance(rules, Swift) else None
         self._states: dict[Key, State] = {}
         self.start = self._state(rules.start())
@@ -293,6 +295,7 @@ class Automaton:
                     state.masks = state.closing = None
                 self._states.clear()
                 self.alike.clear()
+                self.masked = deque()  # others may still look at the old one
                 self._keep_start()
             found = self._states.setdefault(key, State(key, self.rules.accepting(key)))
         return found

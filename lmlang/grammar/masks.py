@@ -106,7 +106,7 @@ class Masks:
         self._contents = Contents(trie, self._frontiers)
         self._none = bytes(4 * -(-trie.size // 32))
         self._masks: dict[tuple[Inside | None, tuple[int, ...], tuple[int, ...]], Mask] = {}
-        self._kept: deque[weakref.ref[State]] = deque()
+        self._kept: deque[weakref.ref[Automaton]] = deque()  # one for each mask of a state
         self._most = most or MAX_BYTES // len(self._none)
         self._lock = threading.Lock()
 
@@ -117,11 +117,13 @@ class Masks:
             return mask  # type: ignore[no-any-return]
         state.masks = mask = self._made(automaton, state)
         with self._lock:
-            self._kept.append(weakref.ref(state))
+            automaton.masked.append(state)
+            self._kept.append(weakref.ref(automaton))
             if len(self._kept) > self._most:
                 oldest = self._kept.popleft()()
-                if oldest is not None:
-                    oldest.masks = None
+                masked = None if oldest is None else oldest.masked
+                if masked:  # else it has forgotten its states in the meantime
+                    masked.popleft().masks = None
         return mask
 
     def expect(self, content: Content) -> None:
