@@ -25,10 +25,10 @@ from lmlang.runtime.cache.manager import CacheManager
 from lmlang.runtime.constraints import PATIENCE
 from lmlang.runtime.drawing import Drawing, drawing_of, known, processed, standing
 from lmlang.runtime.metrics import Counters
-from lmlang.runtime.output import Drawn
+from lmlang.runtime.output import Drawn, Prediction
 from lmlang.runtime.predictions import Predictions
 from lmlang.runtime.sampler import Model, sample
-from lmlang.runtime.scheduler import Plan, Row, Scheduler
+from lmlang.runtime.scheduler import Plan, Scheduler
 from lmlang.runtime.scoring import ScoreJob
 from lmlang.runtime.sequence import GenerateTask, PieceTask, Sequence
 
@@ -68,13 +68,12 @@ class Commit:
             logits: float32 [K, V].
         """
         self._said = Predictions(logits)
-        # Where all that is done with the logits is a draw, they are looked at with its tokens: a
-        # device is read from once then.
-        if not all(map(_only_draws, plan.rows)):
-            finite = torch.isfinite(self._said.normalisers).tolist()
-            for rows in logit_rows:
-                if not all(finite[rows.start : rows.end]):
-                    self.fail(rows.sequence, _not_finite())
+        for row in plan.rows:
+            task = row.sequence.task
+            if row.decoding and isinstance(task, GenerateTask) and task.request.processor is None:
+                continue  # nothing but tokens is drawn, and nothing is kept before that
+            self._check_finite(logit_rows)
+            break
         for row in plan.rows:
             if row.sequence.lease is None:
                 continue
@@ -98,6 +97,16 @@ class Commit:
                 self._ask(rows, task, drawings)
         if drawings:
             self._draw(logits, drawings)
+
+    def _check_finite(self, logit_rows: tuple[LogitRows, ...]) -> None:
+        """Fail whose logits are not; elsewhere they are looked at with the tokens that are drawn.
+
+        So a device is read from once where there are but draws.
+        """
+        finite = torch.isfinite(self._said.normalisers).tolist()
+        for rows in logit_rows:
+            if not all(finite[rows.start : rows.end]):
+                self.fail(rows.sequence, _not_finite())
 
     def _ask(self, rows: LogitRows, task: GenerateTask, drawings: list[Drawing]) -> None:
         """Note what a sequence draws next, and those that start from its logits."""
@@ -149,7 +158,11 @@ class Commit:
             token, row = taken.token, drawing.row + ahead
             self._counters.sampled_tokens += 1
             sequence.generated.append(token)
-            event = task.output.accept(taken, self._said.about_drawn(row, taken, task))
+            if task.request.top_logprobs or task.request.provenance or taken.logprob is None:
+                said = self._said.about_drawn(row, taken, task)
+            else:
+                said = Prediction(taken.logprob)
+            event = task.output.accept(taken, said)
             self._tell(sequence, task, event)
             if token != guess or sequence.lease is None:
                 return
@@ -344,12 +357,6 @@ class Commit:
             self._counters.cached_tokens += sequence.found
         if isinstance(sequence.task, GenerateTask) and not sequence.retractions:
             sequence.task.generation.admitted_at = perf_counter()
-
-
-def _only_draws(row: Row) -> bool:
-    """Whether nothing but tokens is drawn from a row's logits, and nothing kept before that."""
-    task = row.sequence.task
-    return row.decoding and isinstance(task, GenerateTask) and task.request.processor is None
 
 
 def _not_its_tokens(index: int) -> ProgramError:

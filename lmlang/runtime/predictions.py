@@ -71,9 +71,6 @@ class Predictions:
         self, row: int, drawn: Drawn, task: GenerateTask, mask: MaskArray | None = None
     ) -> Prediction:
         """As `about`, of a token that was drawn."""
-        request = task.request
-        if drawn.logprob is not None and not request.top_logprobs and not request.provenance:
-            return Prediction(drawn.logprob)
         return self.about(row, drawn.token, task, mask, drawn.logprob)
 
     def about(
