@@ -142,7 +142,7 @@ class Vocabulary:
     @cached_property
     def missing_bytes(self) -> bytes:
         """The bytes that no token holds, in ascending order."""
-        held = set(b"".join(self.pieces))
+        held = b"".join(self.pieces)
         return bytes(byte for byte in range(256) if byte not in held)
 
     @cached_property
