@@ -26,6 +26,8 @@ from lmlang.grammar.token_trie import Bits, TokenTrie
 
 MAX_BYTES = 128 << 20
 """Of the masks that one vocabulary keeps for states."""
+MAX_SHARED = 4_096
+"""Masks that are kept for states that will have the same."""
 
 
 def _counted_by_bits(words: Any) -> Any:
@@ -157,7 +159,7 @@ class Masks:
         if mask is None:
             bits, size = (self._none, 0) if part is None else part.left_by[1:]
             mask = Mask(*_marked(bits, size, found, taken), self)
-            if len(self._masks) >= self._most:
+            if len(self._masks) >= MAX_SHARED:
                 self._masks.clear()
             self._masks[key] = mask
         return mask
