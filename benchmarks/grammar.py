@@ -148,10 +148,11 @@ def masks(found: Sequence[Engine], kept: Sequence[Case], vocabulary: Vocabulary)
     again: dict[str, list[float]] = {engine.name: [] for engine in found}
     documents = left_out = 0
     for case in kept:
-        gc.collect()  # grammars of the case before, which a runtime would not drop at every turn
         fresh = {engine.name: engine.schema(case.schema) for engine in found}
         writer = Writer(found[0].schema(case.schema).automaton, case.schema)
-        for text in map(writer.written, case.documents):
+        texts = [writer.written(document) for document in case.documents]
+        gc.collect()  # the case before and what wrote the texts, which no runtime has beside it
+        for text in texts:
             ids = [] if text is None else vocabulary.encode(text)
             taken = {engine.name: along(engine, fresh[engine.name], ids) for engine in found}
             if not ids or None in taken.values():
