@@ -29,7 +29,7 @@ __all__ = ["Compiler", "Grammar", "compile_spec", "rules_of"]
 
 MAX_STATES = 150_000
 """States of all grammars that are kept, some 3 KB each; the last one used may have more."""
-REHEARSAL = 0.03
+REHEARSAL = 0.02
 """Seconds, at about, in which what outputs may come to is worked out beforehand."""
 SECONDS = 10.0
 """Time to compile one constraint, unless another limit is given."""
