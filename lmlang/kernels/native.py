@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lmlang.errors import ModelError
 
-VERSION = 5
+VERSION = 6
 """Of the functions and structs of lmlang.h; a library of another is not used."""
 HOME = Path(__file__).parent
 
@@ -100,7 +100,7 @@ class RopeRows(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "cos", "sin")),
-        *((name, ctypes.c_int64) for name in ("x_stride", "x_head")),
+        *((name, ctypes.c_int64) for name in ("x_stride", "x_head", "angle_stride")),
         *((name, ctypes.c_int32) for name in ("type", "rows", "heads", "size", "threads")),
     )
 

@@ -34,6 +34,7 @@ class NativeStep:
         self._kept = model, pool
         shape = model.shape
         self._ropes = list(model.frequencies)
+        self._angles = torch.empty(0, 2 * len(self._ropes), shape.head_dim // 2)
         self._windows = sorted({layer.window for layer in model.kv_layers})
         self._layers = (c.Layer * shape.layers)(*map(self._layer, range(shape.layers)))
         kv = pool.layers[0]
@@ -53,6 +54,7 @@ class NativeStep:
             0 if kv.k_scale is None else native.TYPES[kv.k_scale.dtype],
             len(kv.k),
             len(self._windows),
+            len(self._ropes),
             shape.norm_eps,
             shape.embed_scale,
             shape.softcap,
@@ -79,9 +81,8 @@ class NativeStep:
         """Store the batch's K and V and return logits float32 [K, V]; for what `takes` a batch."""
         model, plan = self._kept[0], batch.attention
         assert isinstance(plan, PagedPlan)
-        tokens, wanted = len(batch.input_ids), len(batch.logits_at)
-        angles = [part for rope in self._ropes for part in model.angles(batch.positions, rope)]
-        all_angles = torch.cat([part.reshape(-1) for part in angles]) if angles else None
+        tokens, wanted = batch.input_ids.shape[0], batch.logits_at.shape[0]
+        angles = self._angles_at(batch.positions)
         logits = torch.empty((wanted, model.vocab), dtype=torch.float32)
         kept: list[Tensor] = []
         parts = (c.Parts * len(self._windows))(
@@ -90,17 +91,29 @@ class NativeStep:
         step = c.Step(
             batch.input_ids.data_ptr(),
             plan.stores.data_ptr(),
-            _address(all_angles),
+            angles.data_ptr(),
             plan.table.data_ptr(),
             ctypes.cast(parts, ctypes.POINTER(c.Parts)),
             batch.logits_at.data_ptr(),
             logits.data_ptr(),
-            table_size=len(plan.table),
+            table_size=plan.table.shape[0],
             tokens=tokens,
             wanted=wanted,
         )
         c.run(self._model, step)
         return logits
+
+    def _angles_at(self, positions: Tensor) -> Tensor:
+        """Float32 [T, 2 of each rope, head_dim / 2]: cosines, then sines, of a table that grows."""
+        model, known = self._kept[0], self._angles.shape[0]
+        last = int(positions.numpy().max(initial=0))
+        if last >= known:
+            new = torch.arange(known, max(last + 1, 2 * known, 512))
+            parts = [part for rope in self._ropes for part in model.angles(new, rope)]
+            if not parts:
+                return self._angles
+            self._angles = torch.cat([self._angles, torch.cat(parts, dim=1)])
+        return self._angles.index_select(0, positions)
 
 
 def runs_in_c(model: CausalLM) -> bool:

@@ -67,7 +67,7 @@ PERSON = {
 
 @pytest.fixture(scope="module")
 def rt():
-    with Runtime(kv_tokens=6_000) as runtime:
+    with Runtime(kv_tokens=6_000, quantize="blocks") as runtime:
         yield runtime
         runtime.check()
 

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define LM_VERSION 5
+#define LM_VERSION 6
 
 #if defined(__GNUC__)
 #define LM_API __attribute__((visibility("default")))
@@ -83,8 +83,8 @@ typedef struct {
 
 typedef struct {
     void *x;                    /* [R, H, N], turned in place */
-    const void *cos, *sin;      /* dense [R, N/2] */
-    int64_t x_stride, x_head;
+    const void *cos, *sin;      /* [R, N/2], rows `angle_stride` numbers apart */
+    int64_t x_stride, x_head, angle_stride;
     int32_t type, rows, heads, size;
     int32_t threads;
 } lm_rope_rows;

@@ -87,7 +87,7 @@ INLINE void N(rope_as)(int type, const rope_job *j, int first, int last) {
             char *high = low + (int64_t)half * width;
             for (int i = 0; i < half; i += LANES) {
                 int there = half - i < LANES ? half - i : LANES;
-                int64_t at = (int64_t)i * width, angle = (token * half + i) * width;
+                int64_t at = (int64_t)i * width, angle = (token * j->angle_stride + i) * width;
                 vf cos = N(load_some)((const char *)j->cos + angle, type, there);
                 vf sin = N(load_some)((const char *)j->sin + angle, type, there);
                 vf x = N(load_some)(low + at, type, there), y = N(load_some)(high + at, type, there);

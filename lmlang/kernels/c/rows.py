@@ -101,6 +101,7 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> None:
         sin.data_ptr(),
         x.stride(0),
         x.stride(1),
+        size // 2,
         native.TYPES[x.dtype],
         rows,
         heads,

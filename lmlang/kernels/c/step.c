@@ -156,11 +156,11 @@ static void turn(const piece *p, const lm_layer *l) {
         lm_norm(&j);
     }
     if (l->rope >= 0) {
-        int64_t tokens = p->s->tokens, half = size / 2;
-        const float *cos = p->s->angles + l->rope * tokens * size + p->first * half;
-        lm_rope_rows j = {.x = x, .cos = cos, .sin = cos + tokens * half, .x_stride = stride,
-                          .x_head = size, .rows = p->count, .heads = heads, .size = size,
-                          .threads = p->threads};
+        int64_t apart = (int64_t)m->ropes * size;
+        const float *cos = p->s->angles + p->first * apart + (int64_t)l->rope * size;
+        lm_rope_rows j = {.x = x, .cos = cos, .sin = cos + size / 2, .x_stride = stride,
+                          .x_head = size, .angle_stride = apart, .rows = p->count, .heads = heads,
+                          .size = size, .threads = p->threads};
         lm_rope(&j);
     }
 }

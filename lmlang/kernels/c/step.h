@@ -32,6 +32,7 @@ typedef struct {
     int32_t gelu;               /* the gate: else silu */
     int32_t kv_type, scale_type, slots;
     int32_t windows;            /* that its layers have: so many parts has a step */
+    int32_t ropes;
     float eps, embed_scale, softcap, logit_softcap;
 } lm_model;
 
@@ -62,7 +63,7 @@ typedef struct {
 typedef struct {
     const int64_t *ids;         /* [T] rows of the embedding */
     const int64_t *stores;      /* [T] slots */
-    const float *angles;        /* of each rope cos [T, head_dim / 2], then sin */
+    const float *angles;        /* [T, ropes, 2, head_dim / 2]: cos, then sin */
     const int32_t *table;
     const lm_step_parts *parts;
     const int64_t *logits_at;   /* [K] of the T */

@@ -55,7 +55,8 @@ class Model(ctypes.Structure):
         ("norm", ctypes.c_void_p),
         *((name, ctypes.c_int32) for name in ("layer_count", "hidden", "heads", "kv_heads")),
         *((name, ctypes.c_int32) for name in ("head_dim", "intermediate", "gelu")),
-        *((name, ctypes.c_int32) for name in ("kv_type", "scale_type", "slots", "windows")),
+        *((name, ctypes.c_int32) for name in ("kv_type", "scale_type", "slots")),
+        *((name, ctypes.c_int32) for name in ("windows", "ropes")),
         *((name, ctypes.c_float) for name in ("eps", "embed_scale", "softcap", "logit_softcap")),
     )
 

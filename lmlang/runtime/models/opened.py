@@ -66,8 +66,7 @@ class OpenedModel:
 
     @property
     def weights(self) -> str | None:
-        """How matrices are kept: a dtype, or a scheme of `open_model`; None where transformers
-        knows."""
+        """How matrices are kept: a dtype, or a scheme of `open_model`; None: transformers knows."""
         if not isinstance(self.model, LlamaModel):
             return None
         matrix = self.model.products[0]["down"]
