@@ -13,6 +13,8 @@ from lmlang.errors import ConstraintError, GrammarSyntaxError, an, quote
 Style: TypeAlias = str | int
 """White space of JSON text: "line" (one line, as ``json.dumps`` writes it), "compact" (none), or
 the number of spaces by which each level is indented, 1 to 8."""
+MAX_VALUES = 10_000_000
+"""Of a schema, once every part is written out wherever it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class JsonSchema:
         """The spec of a schema that is a dict, a bool or JSON text.
 
         Raises:
-            ConstraintError: It holds what JSON has not.
+            ConstraintError: It holds what JSON has not, or its parts repeat too often.
         """
         if isinstance(schema, str):
             return cls(schema, style)
@@ -65,9 +67,28 @@ class JsonSchema:
                 f"a JSON schema is a dict, a bool or JSON text, not {an(type(schema).__name__)}."
             )
         try:
+            values = _values(schema, {})
+            if values > MAX_VALUES:
+                raise ConstraintError(
+                    f"this schema comes to {values:,} values, as some of its parts stand in it many "
+                    f"times, and at most {MAX_VALUES:,} are written out: put what repeats into "
+                    "$defs, and refer to it by $ref."
+                )
             return cls(json.dumps(schema, ensure_ascii=False, allow_nan=False), style)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConstraintError(f"this schema is no JSON: {error}.") from None
+
+
+def _values(value: object, known: dict[int, int]) -> int:
+    """How many values there are in one, each as often as it stands there."""
+    if not isinstance(value, (Mapping, list, tuple)):
+        return 1
+    found = known.get(id(value))
+    if found is None:
+        known[id(value)] = 0  # of one that holds itself, which is refused later
+        parts = value.values() if isinstance(value, Mapping) else value
+        found = known[id(value)] = 1 + sum(_values(part, known) for part in parts)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
