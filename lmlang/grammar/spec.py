@@ -70,9 +70,9 @@ class JsonSchema:
             values = _values(schema, {})
             if values > MAX_VALUES:
                 raise ConstraintError(
-                    f"this schema comes to {values:,} values, as parts of it stand there many times, "
-                    f"and at most {MAX_VALUES:,} are written out: put what repeats into $defs, and "
-                    "refer to it by $ref."
+                    f"this schema comes to {values:,} values, as parts of it stand there often, "
+                    f"and at most {MAX_VALUES:,} are written out: put what repeats into $defs, "
+                    "and refer to it by $ref."
                 )
             return cls(json.dumps(schema, ensure_ascii=False, allow_nan=False), style)
         except (TypeError, ValueError, RecursionError) as error:
