@@ -108,7 +108,7 @@ ITS_OWN = {
 """Parts of a run log that are the run's own."""
 OUTCOMES = {"status", "usage", "samples", "choices", "text", "error"}
 """Parts that depend, where a body has failed, on how far its operations had come."""
-UNSURE = {"over": set(), "failed": OUTCOMES, "left": OUTCOMES | {"operations"}}
+UNSURE = {"over": set(), "failed": OUTCOMES, "left": OUTCOMES | {"operations", "recording"}}
 """What a test does not settle of its run logs if all runs are over, one has failed, or was left."""
 
 
