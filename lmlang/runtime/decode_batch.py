@@ -57,6 +57,8 @@ class DecodeBatches:
         parts, *others = attention.parts.values()
         if any(other.rows is not parts.rows for other in others) or len(parts.rows) != 1:
             return  # what rows share in one window, they do not in another
+        if parts.levels and any(self._windows):
+            return  # rows that grow beyond their window share no longer
         if not all(row.decoding and not row.draft for row in plan.rows):
             return
         lengths = np.diff(parts.rows[0].table_starts.numpy()).tolist()

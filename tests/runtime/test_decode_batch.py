@@ -75,6 +75,7 @@ def same(mine: Batch, other: Batch) -> None:
         assert getattr(mine, name).dtype == getattr(other, name).dtype
     assert torch.equal(mine.attention.stores, other.attention.stores)
     assert reads(mine) == reads(other)
+    assert mine.attention.form == other.attention.form  # a window hides nothing from who shares
     assert mine.logit_rows == other.logit_rows
     assert (mine.graph, mine.adapters) == (None, ())
 
@@ -85,11 +86,12 @@ def same(mine: Batch, other: Batch) -> None:
         st.tuples(st.integers(0, 2), st.integers(1, 40), st.integers(1, 30)), min_size=1, max_size=8
     ),
     st.sampled_from([1, 20, 10_000]), st.sampled_from([1, 3, 64]), st.sampled_from([70, 200, 900]),
+    st.sampled_from([(0, 16), (0,), (24,)]),
 )  # fmt: skip
 def test_a_batch_made_from_the_one_before_is_the_one_that_is_made_anew(
-    asked: list[tuple[int, int, int]], least: int, spare: int, slots: int
+    asked: list[tuple[int, int, int]], least: int, spare: int, slots: int, windows: tuple[int, ...]
 ) -> None:
-    steps, decodes, again = Steps(asked, slots), DecodeBatches((0, 16)), 0
+    steps, decodes, again = Steps(asked, slots), DecodeBatches(windows), 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches, "MIN_SAVED_ON_CPU", least)
         patch.setattr(batches, "SPAN", 4)
@@ -97,14 +99,16 @@ def test_a_batch_made_from_the_one_before_is_the_one_that_is_made_anew(
         before: list[object] = []
         while steps.scheduler.running or steps.scheduler.waiting:
             plan = steps.scheduler.plan()
-            wanted = build_paged_batch(plan, CPU, (0, 16))
+            wanted = build_paged_batch(plan, CPU, windows)
             found = decodes.next(plan)
             leases = [row.sequence.lease for row in plan.rows if row.decoding]
             parts = wanted.attention.parts
             if found is None:
                 decodes.note(plan, wanted)
                 stays = leases == before and len(leases) == len(plan.rows)
-                assert not stays or parts[0].rows is not parts[16].rows
+                rows = [part.rows for part in parts.values()]
+                shared = any(part.levels for part in parts.values())
+                assert not stays or rows[0] is not rows[-1] or (shared and windows[0])
             else:
                 again += 1
                 same(found, wanted)
@@ -131,3 +135,21 @@ def test_what_rows_share_is_kept_with_its_queries() -> None:
                 shared += found.attention.form == ((2,),)
             steps.commit(plan)
     assert shared >= 5
+
+
+def test_rows_that_grow_beyond_the_window_share_no_longer() -> None:
+    steps, decodes, forms = Steps([(0, 16, 20)] * 3, 900), DecodeBatches((24,)), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "MIN_SAVED_ON_CPU", 8)
+        patch.setattr(batches, "SPAN", 4)
+        while steps.scheduler.running or steps.scheduler.waiting:
+            plan = steps.scheduler.plan()
+            wanted, found = build_paged_batch(plan, CPU, (24,)), decodes.next(plan)
+            forms.append(wanted.attention.form)
+            if found is None:
+                decodes.note(plan, wanted)
+            else:
+                same(found, wanted)
+            steps.commit(plan)
+    assert ((1,),) in forms
+    assert forms[-2] == ((),)
