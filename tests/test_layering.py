@@ -49,6 +49,8 @@ OPTIONAL = {
     "lmlang.grammar.signatures": {"pydantic", "pydantic_core", "typing_extensions"},
     "lmlang.grammar.tables": {"numpy"},
     "lmlang.grammar.ebnf_table": {"numpy"},
+    "lmlang.grammar.alike": {"numpy"},
+    "lmlang.grammar.free_text": {"numpy"},
     "lmlang.grammar.contents": {"numpy"},
     "lmlang.grammar.row_plan": {"numpy"},
     "lmlang.grammar.masks": {"numpy"},

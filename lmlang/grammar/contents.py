@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lmlang.grammar.alike import Alike
 from lmlang.grammar.automaton import DEAD, LEAVE, Content, Table
+from lmlang.grammar.free_text import Base, Closed, Free, commonest, differences
 from lmlang.grammar.frontier import Frontier, Frontiers
 from lmlang.grammar.language import ANY
 from lmlang.grammar.tables import Spelling, TextTable, spelled
@@ -33,67 +34,14 @@ MAX_CLOSED = 120
 """States of free text at most."""
 MAX_FREE = 256
 """Kinds of free text that one vocabulary keeps: some bytes for each of its tokens."""
-MOST = 64
-"""Of 256 bytes so many lead to one state, where most do."""
+FEW = 64
+"""Nodes up to which they are looked at one by one."""
 MANY = 4_000
 """Nodes from which on they are marked all at once."""
 NONE = 1 << 30
 """More characters than any token has."""
 MAX_DIFFERING = 2_000
 """Nodes in which a content may differ from free text, before it is walked as a whole."""
-
-
-class _Alike:
-    """A table as far as tokens can tell its states apart: of those that are alike there is one.
-
-    Args:
-        table: The table.
-        longest: Bytes of the longest token.
-    """
-
-    def __init__(self, table: Table, longest: int) -> None:
-        self.table = table
-        self._longest = longest
-        self._ones: dict[int, int] = {}
-        self._known = np.full(64, -1, dtype=np.int64)  # the same, for many at once
-
-    def one(self, state: int) -> int:
-        """The one that stands for a state."""
-        found = self._ones.get(state)
-        if found is None:
-            found = self._ones[state] = self.table.alike(state, self._longest)
-        return found
-
-    def rows(self, states: Any) -> Any:
-        """The rows of some states."""
-        rows = self.table.rows(states)
-        if len(rows) == 1:
-            distinct = set(rows[0].tolist())
-            if all(state < 0 or self.one(state) == state for state in distinct):
-                return rows
-        last = int(rows.max())
-        if last < 0:
-            return rows
-        known = self._known
-        if last >= len(known):
-            known = np.full(2 * last, -1, dtype=np.int64)
-            known[: len(self._known)] = self._known
-        met = np.zeros(last + 1, dtype=np.bool_)
-        met[rows[rows >= 0]] = True
-        fresh = np.flatnonzero(met & (known[: last + 1] < 0))
-        for state in fresh.tolist():
-            known[state] = self.one(state)
-        self._known = known
-        return np.where(rows >= 0, known[rows], rows)
-
-    def push(self, state: int, byte: int) -> int:
-        """One entry of a row."""
-        onward = self.table.push(state, byte)
-        return self.one(onward) if onward >= 0 else onward
-
-    def following(self, state: int) -> bytes:
-        """The bytes that are possible in a row."""
-        return self.table.following(state)
 
 
 @dataclass(slots=True, eq=False)
@@ -127,36 +75,6 @@ class Below(NamedTuple):
     exits: tuple[tuple[bytes, Frontier], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Free:
-    """A state that most bytes lead back to, with all that are reached from it.
-
-    Args:
-        states: For each node of the trie which of its states the bytes lead to; -1 for none.
-        bits: The tokens that stay inside.
-        left: Nodes to which a byte leads that leaves it, and the bytes up to them.
-    """
-
-    states: NDArray[np.int8]
-    bits: Bits
-    left: tuple[tuple[int, bytes], ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Base:
-    """Free text as it stands in a table.
-
-    Args:
-        table: Kept alive, since its identity is the key.
-        free: What tokens do there.
-        rows: The rows of its states, in the table's numbers.
-    """
-
-    table: _Alike
-    free: _Free
-    rows: Any
-
-
 class _Counts(NamedTuple):
     """The characters of tokens in free text.
 
@@ -183,9 +101,9 @@ class Contents:
         self._trie = trie
         self._frontiers = frontiers
         self._known: OrderedDict[tuple[int, int], Inside] = OrderedDict()
-        self._bases: OrderedDict[tuple[int, int], _Base | None] = OrderedDict()
-        self._alike: OrderedDict[int, _Alike] = OrderedDict()
-        self._free: dict[bytes, _Free] = {}
+        self._bases: OrderedDict[tuple[int, int], Base | None] = OrderedDict()
+        self._alike: OrderedDict[int, Alike] = OrderedDict()
+        self._free: dict[bytes, Free] = {}
         self._counts: dict[Spelling, _Counts] = {}
         self._long, self._short_bits = trie.beyond(SHORT)
         self._lock = threading.Lock()
@@ -224,7 +142,7 @@ class Contents:
             found = frontier.below[id(table), one] = self._made_below(alike, one, frontier)
         return found
 
-    def _made_below(self, table: _Alike, start: int, frontier: Frontier) -> Below:
+    def _made_below(self, table: Alike, start: int, frontier: Frontier) -> Below:
         trie = self._trie
         inside, left = trie.descend_from(frontier.nodes, table, start, LEAVE)
         by_byte: dict[int, list[int]] = {}
@@ -245,7 +163,7 @@ class Contents:
             while len(self._known) > MAX_CONTENTS:
                 self._known.popitem(last=False)
 
-    def _like_others(self, table: _Alike, start: int) -> Inside:
+    def _like_others(self, table: Alike, start: int) -> Inside:
         """What tokens do in a state, from one that differs from it for long tokens alone."""
         of = table.table
         other = of.alike(start, SHORT)
@@ -272,7 +190,7 @@ class Contents:
         bits = (like.bits & self._short_bits) | trie.bits(inside)
         return Inside(table.table, bits, short + self._paths(left))
 
-    def _made(self, table: _Alike, start: int) -> Inside:
+    def _made(self, table: Alike, start: int) -> Inside:
         few = self._trie.has_few(table.following(start))
         base = None if few else self._base(table, start)
         found = None if base is None else self._differing(base, start)
@@ -309,11 +227,11 @@ class Contents:
         exits = tuple((node, path, int(counts[node]) - 1) for node, path in self._paths(left))
         return _Counts(np.where(inside, counts, NONE), bits, exits)
 
-    def _of(self, table: Table) -> _Alike:
+    def _of(self, table: Table) -> Alike:
         found = self._alike.get(id(table))
         if found is None:
             with self._lock:
-                made = _Alike(table, self._trie.longest)
+                made = Alike(table, self._trie.longest)
                 found = self._alike.setdefault(id(table), made)
                 if len(self._alike) > MAX_CONTENTS:
                     self._alike.popitem(last=False)
@@ -323,15 +241,15 @@ class Contents:
         inside = np.flatnonzero(states >= 0)
         if len(inside) > MANY:
             return self._trie.bits_of_all(states >= 0)
-        return self._trie.bits(inside.tolist() if len(inside) < MOST else inside)
+        return self._trie.bits(inside.tolist() if len(inside) < FEW else inside)
 
     def _paths(self, nodes: list[int]) -> tuple[tuple[int, bytes], ...]:
         return tuple((node, self._trie.path(node)) for node in nodes)
 
-    def _base(self, table: _Alike, start: int) -> _Base | None:
+    def _base(self, table: Alike, start: int) -> Base | None:
         """The free text that most bytes lead to from a state, if there is such."""
         (row,) = table.rows([start])
-        state = _commonest(row)
+        state = commonest(row)
         if state < 0:
             return None
         key = (id(table.table), state)
@@ -345,8 +263,8 @@ class Contents:
                 self._bases.popitem(last=False)
         return made
 
-    def _made_base(self, table: _Alike, state: int) -> _Base | None:
-        if _commonest(table.rows([state])[0]) != state:
+    def _made_base(self, table: Alike, state: int) -> Base | None:
+        if commonest(table.rows([state])[0]) != state:
             return None
         numbers, done = [state], 0
         rows: list[Any] = []
@@ -367,17 +285,17 @@ class Contents:
         name = canonical.tobytes()
         free = self._free.get(name)
         if free is None:
-            states, left = self._trie.descend(_Closed(canonical), 0, DEAD, LEAVE)
-            free = _Free(states.astype(np.int8), self._bits(states), self._paths(left))
+            states, left = self._trie.descend(Closed(canonical), 0, DEAD, LEAVE)
+            free = Free(states.astype(np.int8), self._bits(states), self._paths(left))
             free.states[0] = 0
             with self._lock:
                 if len(self._free) >= MAX_FREE:
                     self._free.clear()
                     self._bases.clear()  # which hold them
                 free = self._free.setdefault(name, free)
-        return _Base(table, free, own)
+        return Base(table, free, own)
 
-    def _differing(self, base: _Base, start: int) -> Inside | None:
+    def _differing(self, base: Base, start: int) -> Inside | None:
         """What tokens do in a state, from what they do in free text; None where too much differs.
 
         Only bytes are looked at that lead elsewhere than in free text, node by node.
@@ -398,7 +316,7 @@ class Contents:
             known = int(free.states[node])
             differing = ways.get((state, known))
             if differing is None:
-                differing = ways[state, known] = _differences(base, state, known)
+                differing = ways[state, known] = differences(base, state, known)
             begin, end = starts[node], starts[node + 1]
             for byte, there, here in differing if begin < end else ():
                 child = labels.find(byte, begin, end)
@@ -425,37 +343,3 @@ class Contents:
         if spared:
             left = tuple(item for item in left if item[0] not in spared)
         return Inside(base.table.table, bits, left + self._paths(entered))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Closed:
-    """A table of few states, all of whose rows are there."""
-
-    dense: Any
-
-    def rows(self, states: Any) -> Any:
-        return self.dense[states]
-
-    def push(self, state: int, byte: int) -> int:
-        return int(self.dense[state, byte])
-
-    def following(self, state: int) -> bytes:
-        return bytes(np.flatnonzero(self.dense[state] != DEAD).tolist())
-
-
-def _commonest(row: Any) -> int:
-    """The state that most bytes of a row lead to; -1 where there is no such."""
-    states = row[row >= 0]
-    if len(states) < MOST:
-        return -1
-    distinct, counts = np.unique(states, return_counts=True)
-    most = int(counts.argmax())
-    return int(distinct[most]) if counts[most] >= MOST else -1
-
-
-def _differences(base: _Base, state: int, known: int) -> list[tuple[int, int, int]]:
-    """The bytes that lead elsewhere from a state than in free text: there, and here."""
-    (row,) = base.table.rows([state])
-    free = base.rows[known] if known >= 0 else np.full(256, DEAD, dtype=np.int32)
-    where = np.flatnonzero(row != free)
-    return list(zip(where.tolist(), free[where].tolist(), row[where].tolist(), strict=True))
