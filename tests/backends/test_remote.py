@@ -510,7 +510,8 @@ def test_a_closed_one_that_was_never_used_has_no_thread():
 def test_a_callback_may_not_wait_for_the_server(at):
     caught = []
     told = threading.Event()
-    with lm.RuntimeEndpoint(at(Scripted(GOOD))) as remote:
+    held = Held(GOOD)  # so that it has not ended before it has its callback
+    with lm.RuntimeEndpoint(at(Scripted(held))) as remote:
 
         def ask(generation):
             with pytest.raises(lm.ProgramError, match="hand the work to another thread") as found:
@@ -519,6 +520,7 @@ def test_a_callback_may_not_wait_for_the_server(at):
             told.set()
 
         remote.generate(REQUEST).add_done_callback(ask)
+        held.release()
         assert told.wait(SECONDS)
     assert len(caught) == 1
 
