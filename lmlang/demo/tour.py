@@ -15,7 +15,7 @@ import lmlang as lm
 from lmlang.demo.say import Say
 from lmlang.runtime.metrics import Stats
 
-QUESTION = "What is the capital of France, and what is it known for?"
+QUESTION = "What is Paris known for? Answer in two sentences."
 
 CITIES = ("Milan", "Rome", "Venice")
 
