@@ -128,6 +128,13 @@ class Swift(Rules, Protocol):
     def ahead(self) -> Iterator[tuple[Content, ...]]:
         """Contents that an output may come to, those that it comes to sooner first."""
 
+    def widened(self, key: Any) -> Key:
+        """A key, perhaps this one, where as much may come and hardly more; one for many.
+
+        What those have in common is what nothing but chance would make a difference to: as an
+        output goes on, it must not repeat some of what it has written.
+        """
+
     def same(self, key: Any) -> tuple[int, Hashable] | None:
         """What is the same behind all runs that leave the contents `Leaving.ALIKE`; None: nothing.
 
@@ -250,6 +257,13 @@ class Automaton:
     def same(self, state: State) -> tuple[int, Hashable] | None:
         """What is the same behind contents of a state (see `Swift`); None: nothing is known."""
         return None if self._swift is None else self._swift.same(state.key)
+
+    def widened(self, state: State) -> State:
+        """A state where as much may come and hardly more (see `Swift`)."""
+        if self._swift is None:
+            return state
+        key = self._swift.widened(state.key)
+        return state if key is state.key else self._state(key)
 
     def runs(self, state: State) -> tuple[bytes, ...] | None:
         """Runs of bytes, one of which comes next (see `Swift`); None: none are known."""

@@ -15,11 +15,12 @@ bytes would therefore be seen in a text that ends with it. Where too many might,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
+from typing import Any
 
-from lmlang.grammar.automaton import Automaton, State
+from lmlang.grammar.automaton import Automaton, Content, State, Table
 from lmlang.grammar.vocabulary import Vocabulary
 
 KNOWN_TOKENS = 24
@@ -39,12 +40,13 @@ NEXT = ord("s")
 """The second of two characters, where it may follow: apostrophes attract it."""
 
 
-class _Run(NamedTuple):
-    """Forced bytes as far as they are text.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """Forced bytes as far as they are text; one object for each text and state behind it.
 
     Args:
         text: What they spell.
-        behind: The state behind it.
+        behind: The state behind it, or one where more may come (see `Automaton.widened`).
         held: How many of its bytes may be in tokens that are certain.
         spanning: What may follow it, where tokens end that begin in it.
     """
@@ -66,9 +68,12 @@ class Canonical:
     def __init__(self, vocabulary: Vocabulary, automaton: Automaton) -> None:
         self._vocabulary = vocabulary
         self._automaton = automaton
+        self._none = _Run("", automaton.start, 0, [])
         self._runs: dict[State, _Run] = {}
+        self._alike: dict[tuple[str, State], _Run] = {}
         self._onward: dict[State, list[str]] = {}
-        self._known: dict[tuple[State, tuple[int, ...]], tuple[int, ...]] = {}
+        self._begun: dict[tuple[Content, int], bytes] = {}
+        self._known: dict[tuple[_Run, tuple[int, ...]], tuple[int, ...]] = {}
 
     def forced(self, state: State, before: Sequence[int]) -> tuple[int, ...]:
         """The tokens that certainly come next.
@@ -79,32 +84,35 @@ class Canonical:
         """
         run = self._runs.get(state)
         if run is None:
-            if len(self._runs) >= MAX_KEPT:
-                self._runs.clear()
-            run = self._runs[state] = self._run(state)
+            run = self._run(state)
+            _keep(self._runs, state, run)
         if not run.held:
             return ()
         known = self._tail(before)
-        key = (state, tuple(known))
+        key = (run, tuple(known))
         found = self._known.get(key)
         if found is None:
-            if len(self._known) >= MAX_KEPT:
-                self._known.clear()
-            found = self._known[key] = self._certain(run, known)
+            found = self._certain(run, known)
+            _keep(self._known, key, found)
         return found
 
     def _run(self, state: State) -> _Run:
         data = self._automaton.forced(state, MAX_BYTES)
-        text = _text(data)
+        text = _text(data) if data else ""
         if not text:
-            return _Run("", state, 0, [])
+            return self._none
         behind = self._automaton.run(state, text.encode())
         assert behind is not None, "forced bytes are possible"
-        return _Run(text, behind, *self._held(text.encode(), behind))
+        behind = self._automaton.widened(behind)
+        found = self._alike.get((text, behind))
+        if found is None:
+            found = _Run(text, behind, *self._held(text.encode(), behind))
+            _keep(self._alike, (text, behind), found)
+        return found
 
     def _certain(self, run: _Run, known: list[int]) -> tuple[int, ...]:
         pieces, encode = self._vocabulary.pieces, self._vocabulary.encode
-        text, behind, held, spanning = run
+        text, behind = run.text, run.behind
         before = b"".join([pieces[index] for index in known]).decode("utf-8", "replace")
         own = list(encode(before + text))
         if own[: len(known)] != known:  # what came was not the tokenizer's own
@@ -118,9 +126,9 @@ class Canonical:
             if own != [*first, *self._vocabulary.encoded(whole[cut:])]:
                 cut, first = 0, []
         rest, skipped = whole[cut:], len(known)
-        own, data = own[skipped:], text.encode()[:held]
+        own, data = own[skipped:], text.encode()[: run.held]
         certain: Sequence[int] | None = own if behind.accepting else None
-        for more in self._others(behind, spanning):
+        for more in self._others(run):
             other = [*first, *self._vocabulary.encoded(rest + more)][skipped:]
             certain = self._shared(other if certain is None else certain, other, data)
             if not certain:
@@ -137,10 +145,10 @@ class Canonical:
             end += len(piece)
         return one[: len(other)]
 
-    def _others(self, behind: State, spanning: list[str]) -> Iterator[str]:
+    def _others(self, run: _Run) -> Iterator[str]:
         """What may follow, first what is known already."""
-        yield from spanning
-        yield from self._going_on(behind)
+        yield from run.spanning
+        yield from self._going_on(run.behind)
 
     def _tail(self, before: Sequence[int]) -> list[int]:
         """The last ids, from a place on that the ids behind it do not look across."""
@@ -198,9 +206,27 @@ class Canonical:
             text = _text(end)
             if text is None or len(text.encode()) < len(end):
                 return None
-            behind = [_text(data) for data, _ in self._characters(state)]
-            texts += [text, *(text + more for more in behind if more)]
+            texts += [text, *(text + more for more in self._next(state))]
         return texts
+
+    def _next(self, state: State) -> Iterator[str]:
+        """The characters that may follow, where there are many some of every kind."""
+        contents: Sequence[Content] = ()
+        for byte in _of_every_kind(self._automaton.following(state)):
+            if byte < 0x80:
+                yield chr(byte)
+                continue
+            contents = contents or self._automaton.rules.contents(state.key)
+            if len(contents) != 1:
+                data = self._character(state, byte)[0]
+            else:
+                found = self._begun.get((contents[0], byte))
+                if found is None:
+                    found = _character_in(*contents[0], byte)
+                    _keep(self._begun, (contents[0], byte), found)
+                data = found
+            if text := _text(data):
+                yield text
 
     def _spanning(self, node: int, behind: State) -> Iterator[tuple[bytes, State]]:
         """What may follow of the tokens below a node of the trie, and the states behind it."""
@@ -241,10 +267,9 @@ class Canonical:
                 data += self._character(state, second)[0]
             if text := _text(data):
                 found[text] = None
-        if len(self._onward) >= MAX_KEPT:
-            self._onward.clear()
-        self._onward[behind] = list(found)
-        return self._onward[behind]
+        known = list(found)
+        _keep(self._onward, behind, known)
+        return known
 
     def _characters(self, state: State) -> list[tuple[bytes, State]]:
         """The characters that may follow, where there are many some of every kind."""
@@ -263,6 +288,24 @@ class Canonical:
             if _text(data) or not following or len(data) > 4:
                 return bytes(data), state
             byte = following[0]
+
+
+def _keep(known: dict[Any, Any], key: Any, found: Any) -> None:
+    """Remember something, and nothing else where there would be too much."""
+    if len(known) >= MAX_KEPT:
+        known.clear()
+    known[key] = found
+
+
+def _character_in(table: Table, state: int, byte: int) -> bytes:
+    """The first character of a content that begins with a byte."""
+    data = bytearray()
+    while True:
+        data.append(byte)
+        state = table.push(state, byte)
+        if state < 0 or _text(data) or len(data) > 4:
+            return bytes(data)
+        byte = table.following(state)[0]
 
 
 def _text(data: bytes | bytearray) -> str | None:

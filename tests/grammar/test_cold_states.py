@@ -290,3 +290,77 @@ def test_keys_of_one_cell_may_differ_in_what_comes_behind_the_next_one() -> None
         due = [i for i in due if grammar.automaton.run(state, vocabulary.pieces[i]) is not None]
         assert mask.ids().tolist() == due, begun
         assert DEAD not in due
+
+
+OF_KEYS = [
+    '{"a":{"x":1,"ab":22},"ab":{"x":1,"y":[{"x":{}},{"y":0}]},"b":{}}',
+    '{"k":[],"kk":{"kk":{"k":1,"kk":2},"k":{"kk":null}},"":true}',
+]
+
+
+@pytest.mark.parametrize("document", OF_KEYS)
+def test_where_more_may_come_it_is_what_was_written_before(document: str) -> None:
+    rules = compile_spec(JsonSchema("{}", "compact"), some_real_tokens()).automaton.rules
+    assert isinstance(rules, Swift)
+    key, forgotten = rules.start(), 0
+    for at, byte in enumerate(document.encode()):
+        wide = rules.widened(key)
+        assert rules.widened(wide) is wide
+        more, less = set(rules.following(wide)), set(rules.following(key))
+        assert less <= more
+        assert not more - less or (more - less == {ord('"')} and key is not wide)
+        for each in sorted(less)[:: 1 + at % 7]:
+            behind, other = rules.push(key, each), rules.push(wide, each)
+            assert rules.accepting(behind) == rules.accepting(other)
+            assert rules.widened(behind) is rules.widened(other)
+        forgotten += key is not wide
+        key = rules.push(key, byte)
+    assert rules.accepting(key)
+    assert forgotten > 20
+    one, other = (rules.run(rules.start(), text) for text in (b'{"a":{"b":1},"', b'{"c":0,"d":9,"'))
+    assert one is not other
+    assert rules.widened(one) is rules.widened(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{}", json.loads(OF_KEYS[0])),
+        ('{"additionalProperties": {"type": "integer"}}', {"name": 1, "na": 22, "": 3}),
+    ],
+)
+def test_what_is_forced_does_not_depend_on_what_is_forgotten(
+    text: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabulary = real_vocabulary()
+    known = compile_spec(JsonSchema(text), vocabulary)
+    exact = compile_spec(JsonSchema(text), vocabulary)
+    monkeypatch.setattr(exact.automaton, "widened", lambda state: state)
+    matcher, other, at = known.matcher(), exact.matcher(), 0
+    ids = vocabulary.encode(json.dumps(value))
+    while at < len(ids):
+        run = matcher.forced_tokens()
+        assert run == other.forced_tokens() == ids[at : at + len(run)]
+        run = run or [ids[at]]
+        assert matcher.accept_tokens(run) == other.accept_tokens(run) == len(run)
+        at += len(run)
+    assert matcher.is_accepting()
+
+
+@pytest.mark.parametrize("document", OF_KEYS)
+def test_masks_behind_keys_do_not_depend_on_those_that_have_been_written(document: str) -> None:
+    singles = [bytes([byte]) for byte in range(0x20, 0x7F)]
+    longer = [document[at : at + size].encode() for at in range(0, 40, 2) for size in (3, 5, 8)]
+    longer += [b'":1}', b'":1},', b'":1},"', b'":{"', b'":{"x', b'":1,"x"', b'":1,"ab":', b'x":[{']
+    vocabulary = Vocabulary(
+        [b"", *dict.fromkeys(singles + longer)],
+        special_ids=[0],
+        encode=lambda text: list(text.encode()),
+    )
+    grammar = compile_spec(JsonSchema("{}", "compact"), vocabulary)
+    for begun in (document, document.replace("x", "z")):
+        for end in range(len(begun)):
+            state = grammar.automaton.run(grammar.automaton.start, begun[:end].encode())
+            assert state is not None
+            due = sorted(below(grammar.automaton, state.key, vocabulary))
+            assert grammar.masks.mask(grammar.automaton, state).ids().tolist() == due, begun[:end]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from lmlang.grammar.automaton import Content
 from lmlang.grammar.schema.frames import Plans
 from lmlang.grammar.schema.items import Items
-from lmlang.grammar.schema.members import Members
+from lmlang.grammar.schema.members import Key, Members
 from lmlang.grammar.schema.moves import Context, Frame, Goals, Move, Phase, Start
 from lmlang.grammar.schema.numerals import Texts
 
@@ -159,6 +159,11 @@ class Levels:
                 self._levels[self.start.frame] = self.start  # else its ways stay for ever
             found = self._levels.setdefault(frame, Level(frame, self))
         return found
+
+    def widened(self, level: Level) -> Level:
+        """A level where at least as much may come (see `automaton.Swift`)."""
+        frame = level.frame
+        return self.of(frame.widened()) if isinstance(frame, (Members, Key)) else level
 
     def push(self, frame: Frame | Start, byte: int | bytes) -> tuple[Way, ...]:
         """What a byte does to a frame, in levels; or a run."""

@@ -112,6 +112,11 @@ class Members:
         """White space and braces have no tables."""
         return ()
 
+    def widened(self) -> Members:
+        """Where at least as much may come (see `automaton.Swift`)."""
+        readings = (r._replace(spot=r.plan.widened(r.spot)) for r in self.readings)
+        return replace(self, readings=tuple(dict.fromkeys(readings)))
+
     def resume(self, goals: Goals, text: bytes | None) -> Members:
         """Behind a value that is of some goals."""
         onward = dict[Reading, None]()
@@ -288,7 +293,8 @@ class Key:
     def same(self, layout: Layout) -> tuple[int, Hashable] | None:
         """What is the same behind all keys that are no names, unless they are `known`.
 
-        Whether the next key may end depends on this one, if it is also none of the names.
+        Whether the next key may end depends on this one, if it is also none of the names; nothing
+        that comes before depends on those that have been written.
         """
         if len(self.readings) > 1 or len(self.readings[0].cells) != 1:
             return None
@@ -297,7 +303,12 @@ class Key:
             return None
         value, quotes = 1, 2
         length = len(layout.colon + layout.between(self.depth)) + value + quotes - 1
-        return length, (goal, plan, spot, number, self.depth, self.canonical)
+        return length, (goal, plan, plan.widened(spot), number, self.depth, self.canonical)
+
+    def widened(self) -> Key:
+        """Where at least as much may come (see `automaton.Swift`)."""
+        readings = (r._replace(spot=r.plan.widened(r.spot)) for r in self.readings)
+        return replace(self, readings=tuple(dict.fromkeys(readings)))
 
     def begins(self, context: Context) -> Start | None:
         """No value begins inside of a key."""

@@ -191,6 +191,15 @@ class ObjectPlan:
         written = frozenset((key,)) if self.ordered else spot.written | {key}
         return Spot(len(self.names), self._counted(spot.total), spot.open, written)
 
+    def widened(self, spot: Spot) -> Spot:
+        """A spot where as much may come, and the keys that have been written besides."""
+        written = len(spot.written)
+        if not written or not self.simple or self.ordered:
+            return spot
+        if any(cell.size != MANY or cell.size <= written + 1 for cell in self.cells):
+            return spot
+        return spot._replace(written=frozenset())
+
     def cell_table(self, number: int, spot: Spot) -> TextTable:
         """The table of the keys of a cell; where keys must ascend, of those that may come."""
         return spelled(self._remaining(number, spot.written), Spelling.JSON)
@@ -221,6 +230,8 @@ class ObjectPlan:
             return True
         if spot.open:
             return self._way(spot) is not None
+        if not self._counts:
+            return True
         if self._full(spot.total + self._needed[spot.next]):
             return False
         missing = self.shape.least - spot.total - (len(self.names) - spot.next)

@@ -125,7 +125,16 @@ class SchemaRules:
         if not isinstance(key, Place) or key.begun or not isinstance(key.level.frame, Key):
             return None
         found = key.level.frame.same(self._layout)
-        return None if found is None else (found[0], (key.outer, found[1]))
+        if found is None:
+            return None
+        return found[0], (None if key.outer is None else self._widened(key.outer), found[1])
+
+    def widened(self, key: Where) -> Where:
+        """A key where at least as much may come (see `automaton.Swift`)."""
+        if isinstance(key, Place):
+            return self._widened(key)
+        places = tuple(dict.fromkeys(map(self._widened, key.places)))
+        return places[0] if len(places) == 1 else Fork(places)
 
     def following(self, key: Where) -> bytes:
         """The bytes for which `push` gives a key, in ascending order."""
@@ -241,6 +250,21 @@ class SchemaRules:
             assert outer is not None
             inside = outer.inside = {}
         return inside.get(level) or inside.setdefault(level, self._fresh(outer, level, ()))
+
+    def _widened(self, place: Place) -> Place:
+        """The one of all places that differ in the keys that have been written."""
+        if place.begun or place.level.unique:
+            return place
+        unknown: list[Place] = []
+        inner: Place | None = place
+        while inner is not None and inner.wide is None:
+            unknown.append(inner)
+            inner = inner.outer
+        wide = None if inner is None else inner.wide
+        for inner in reversed(unknown):
+            wide = inner.wide = self._place(wide, self._levels.widened(inner.level), ())
+        assert wide is not None, "there is at least the place itself"
+        return wide
 
     def _fresh(self, outer: Place | None, level: Level, begun: tuple[Begun, ...]) -> Place:
         self._kept += 1
