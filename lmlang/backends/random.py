@@ -78,6 +78,8 @@ class RandomBackend:
         self._lock = threading.Lock()
         self._work: deque[tuple[Callable[[], None], Callable[[BaseException], None]]] = deque()
         self._thread: threading.Thread | None = None
+        self._working = False
+        """Whether the thread will look for more work before it ends."""
         self._closed = False
 
     # ------------------------------------------------------------- the Backend protocol
@@ -129,7 +131,7 @@ class RandomBackend:
         with self._lock:
             self._closed = True
             pending, self._work = list(self._work), deque()
-            thread = self._thread
+            thread = self._thread  # also one that has no more work, and is about to end
         for _, fail in pending:
             fail(BackendError("the backend was closed before it answered."))
         if thread is not None and thread is not threading.current_thread():
@@ -149,24 +151,29 @@ class RandomBackend:
     # ------------------------------------------------------------- inside
 
     def _take(self, work: Callable[[], None], fail: Callable[[BaseException], None]) -> None:
-        if self._closed:
-            fail(BackendError("the backend is closed: make a new one."))
-        elif self._completes == "at once":
-            _do(work, fail)
-        else:
-            with self._lock:
+        with self._lock:
+            closed = self._closed
+            if not closed and self._completes == "on a thread":
                 self._work.append((work, fail))
-                if self._thread is None:
+                if not self._working:
+                    self._working = True
                     self._thread = threading.Thread(
-                        target=self._loop, name="lmlang-random", daemon=True
+                        target=self._loop, args=(self._thread,), name="lmlang-random", daemon=True
                     )
                     self._thread.start()
+                return
+        if closed:
+            fail(BackendError("the backend is closed: make a new one."))
+        else:
+            _do(work, fail)
 
-    def _loop(self) -> None:
+    def _loop(self, before: threading.Thread | None) -> None:
+        if before is not None:  # it has no more work, and whoever closes waits for the last alone
+            before.join()
         while True:
             with self._lock:
                 if not self._work:
-                    self._thread = None
+                    self._working = False
                     return
                 work, fail = self._work.popleft()
             try:

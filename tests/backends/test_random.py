@@ -18,6 +18,7 @@ from lmlang.protocol import (
     Turn,
 )
 from lmlang.testing import RandomBackend
+from tests.backends.served import SECONDS
 
 HI = Prompt.of(Turn("user"), Text("Hi"), EndTurn(), Turn("assistant"))
 
@@ -143,33 +144,57 @@ def test_its_thread_lives_only_while_there_is_work():
         assert set(threading.enumerate()) <= before
         generations = [backend.generate(Request(HI, draw_key=key)) for key in range(100)]
         scores = backend.score(ScoreRequest(HI, ("a", "b")))
-        found = [generation.result(20).text for generation in generations]
-        assert scores.result(20).choices
+        found = [generation.result(SECONDS).text for generation in generations]
+        assert scores.result(SECONDS).choices
     assert set(threading.enumerate()) <= before
     assert found == [output(key=key).text for key in range(100)]
+
+
+def test_closing_waits_for_a_thread_that_is_about_to_end():
+    """It has found no more work, and still has its last lines to run."""
+    ending, go_on = threading.Event(), threading.Event()
+    backend = RandomBackend(completes="on a thread")
+    loop, threads = backend._loop, []
+
+    def lingering(before):
+        threads.append(threading.current_thread())
+        loop(before)
+        ending.set()
+        assert go_on.wait(SECONDS)
+
+    backend._loop = lingering
+    assert backend.generate(Request(HI)).result(SECONDS)
+    assert ending.wait(SECONDS)
+    later = threading.Timer(0.05, go_on.set)
+    later.start()
+    backend.close()
+    assert not threads[0].is_alive()
+    later.join()
 
 
 def test_closing_fails_what_is_pending_and_what_comes():
     started, go_on = threading.Event(), threading.Event()
     backend = RandomBackend(completes="on a thread")
-    first = backend.generate(Request(HI))
+    answer = backend._output
 
-    def hold(_):
+    def held(request):
         started.set()
-        go_on.wait(20)
+        assert go_on.wait(SECONDS)
+        return answer(request)
 
-    first.add_done_callback(hold)
-    if not started.wait(20):
-        raise TimeoutError
+    backend._output = held
+    first = backend.generate(Request(HI))
+    assert started.wait(SECONDS)
     pending = [backend.generate(Request(HI)), backend.score(ScoreRequest(HI, ("a", "b")))]
     closing = threading.Thread(target=backend.close)
     closing.start()
-    with pytest.raises(lm.BackendError, match="closed before it answered"):
-        pending[0].result(20)
+    for call in pending:
+        with pytest.raises(lm.BackendError, match="closed before it answered"):
+            call.result(SECONDS)
+    assert closing.is_alive()  # it waits for the thread
     go_on.set()
-    closing.join(20)
-    with pytest.raises(lm.BackendError, match="closed before it answered"):
-        pending[1].result(20)
+    closing.join(SECONDS)
+    assert first.result(0)
     with pytest.raises(lm.BackendError, match="the backend is closed"):
         backend.generate(Request(HI)).result(0)
     backend.close()
@@ -197,5 +222,5 @@ def test_whatever_is_raised_fails_its_call_and_the_thread_goes_on(monkeypatch):
 
         monkeypatch.setattr(backend, "_output", ended)
         with pytest.raises(SystemExit, match="why"):
-            backend.generate(Request(HI)).result(20)
-        assert backend.generate(Request(HI)).result(20)
+            backend.generate(Request(HI)).result(SECONDS)
+        assert backend.generate(Request(HI)).result(SECONDS)
