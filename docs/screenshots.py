@@ -81,8 +81,9 @@ def nasty(s: lm.ProgramState) -> None:
 @lm.function
 def capital(s: lm.ProgramState, country: str) -> None:
     """One row of a batch."""
-    s += f"The capital of {country} is " + lm.gen("city", stop=[".", ",", "\n"], max_tokens=8)
-    s += lm.gen("size", type=int, max_tokens=8)
+    s += f"The capital of {country} is the city of"
+    s += lm.gen("city", stop=[".", ",", "\n"], max_tokens=8)
+    s += ", founded in the year " + lm.gen("year", type=int, max_tokens=8)
 
 
 def nasty_state() -> lm.ProgramState:

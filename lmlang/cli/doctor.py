@@ -129,7 +129,8 @@ def _kernels() -> Iterator[Line]:
         yield Line(
             "kernels",
             f"{native.description()}; on the CPU plain torch runs, two to four times slower",
-            "install lmlang again where there is a C compiler (gcc or clang).",
+            "install a C compiler (gcc or clang), then lmlang again, from where it came, by "
+            "pip install --force-reinstall --no-deps --no-cache-dir.",
         )
     cpus, threads = _cpus(), torch.get_num_threads()
     if threads > cpus:
