@@ -15,7 +15,7 @@ from lmlang import wire
 from lmlang.backends.lanes import Lanes
 from lmlang.backends.pace import Pace
 from lmlang.backends.retries import STATUSES, Again, Retries, seconds_of
-from lmlang.errors import BackendError, WireError, quote
+from lmlang.errors import BackendError, LMLangError, WireError, quote
 from lmlang.wire.sse import EventReader
 
 T = TypeVar("T")
@@ -95,6 +95,7 @@ class Client:
 
         async def attempt(_: Retries) -> Any:
             async with self.answer(method, path, message) as response:
+                self._check_media(path, response, "application/json", "JSON")
                 return wire.loads(await _body(response, MAX_ANSWER))
 
         return await self.retrying(attempt)
@@ -106,12 +107,7 @@ class Client:
             Again: The stream broke before ``[DONE]``, or the server is busy.
         """
         async with self.answer("POST", path, message) as response:
-            media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if media != "text/event-stream":
-                raise WireError(
-                    f"{self.url}{path} answered with {quote(media)}, which is no stream of events: "
-                    "check the address, and that an lmlang server listens there."
-                )
+            self._check_media(path, response, "text/event-stream", "stream of events")
             reader, pieces = EventReader(), response.aiter_raw()
             async for piece in pieces:
                 for data in reader.feed(piece):
@@ -157,22 +153,40 @@ class Client:
             kind = type(error).__name__
             raise BackendError(f"{self.url} could not be asked ({kind}): check it.") from None
 
+    def _check_media(self, path: str, response: httpx.Response, media: str, name: str) -> None:
+        """Refuse an answer of another kind, as a proxy's page is."""
+        found = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        coding = response.headers.get("content-encoding", "identity").lower()
+        if found != media or coding != "identity":
+            said = found if found != media else f"{media} in {coding}"
+            raise WireError(
+                f"{self.url}{path} answered with {quote(said)}, which is no {name}: check the "
+                "address, and that an lmlang server listens there, with no proxy that changes it."
+            )
+
     async def _refuse(self, path: str, response: httpx.Response) -> None:
         """Raise what an answer other than 200 says: our own error, or its status."""
         status = response.status_code
         try:
-            error = wire.error_from_wire(wire.loads(await _body(response, MAX_REFUSAL)))
+            error = _error_of(path, wire.loads(await _body(response, MAX_REFUSAL)))
         except WireError:  # it is not of ours, or a proxy has answered
-            error = BackendError(
-                f"{self.url}{path} answered with the status {status}: check the address, and "
-                "that an lmlang server listens there.",
-                retryable=status in STATUSES,
-            )
+            error = self._foreign(path, response)
         if isinstance(error, BackendError):
             error.status = status
         if status in STATUSES:
             raise Again(error, seconds_of(response.headers.get("retry-after")))
         raise error
+
+    def _foreign(self, path: str, response: httpx.Response) -> BackendError:
+        """What an answer that is not lmlang's comes to."""
+        status, target = response.status_code, response.headers.get("location")
+        mend = "check the address, and that an lmlang server listens there."
+        if response.is_redirect and target is not None:
+            mend = f"it leads to {quote(target)}, and keys are not sent on: give the address there."
+        return BackendError(
+            f"{self.url}{path} answered with the status {status}: {mend}",
+            retryable=status in STATUSES,
+        )
 
     def _unreachable(self, error: httpx.HTTPError) -> BackendError:
         return BackendError(
@@ -198,6 +212,24 @@ async def _rest(pieces: AsyncIterator[bytes]) -> None:
     """Read to the end of an answer, so that its connection can be kept."""
     async for _ in pieces:
         pass
+
+
+def _error_of(path: str, message: object) -> LMLangError:
+    """The error of a refusal: of our wire, or as the server's other routes write it.
+
+    Raises:
+        WireError: It is not of lmlang.
+    """
+    match message:
+        case {"v": int()}:
+            try:
+                return wire.error_from_wire(message)
+            except WireError as newer:
+                return newer
+        case {"error": {"message": str(said)}} if not path.startswith("/lm/"):
+            return BackendError(said)
+        case _:
+            raise WireError("this is no error of lmlang.")
 
 
 async def _body(response: httpx.Response, most: int) -> bytes:

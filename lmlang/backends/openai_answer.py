@@ -23,6 +23,8 @@ from lmlang.protocol import Finish, Request, TopLogprobs, Usage
 
 FIRST_ID = 1 << 24
 """The first id of a token that is known by its text alone."""
+FOREIGN = (TypeError, KeyError, AttributeError, ValueError, OverflowError)
+"""What reading an answer comes to that is not OpenAI's."""
 _JSON = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 
 
@@ -77,7 +79,7 @@ class Answer:
         self.tokens: list[Token] = []
         self.reason: str | None = None
         self._matched: dict[str, object] = {}
-        self._usage: Mapping[str, Any] | None = None
+        self._usage: Usage | None = None
 
     @property
     def text(self) -> str:
@@ -91,15 +93,18 @@ class Answer:
             BackendError: The model refused, or the part is not OpenAI's.
         """
         try:
-            self._usage = chunk.get("usage") or self._usage
+            if chunk.get("usage"):
+                self._usage = usage_of(chunk["usage"])
             return "".join([self._choice(choice) for choice in chunk.get("choices") or ()])
-        except (TypeError, KeyError, AttributeError, ValueError) as error:
+        except FOREIGN as error:
             raise BackendError(
                 f"the server's answer is not OpenAI's interface ({type(error).__name__}): check "
                 "base_url, and that is_chat_model says what it is."
             ) from None
 
     def _choice(self, choice: Mapping[str, Any]) -> str:
+        if choice.get("index"):
+            return ""  # of another answer, which nobody asked for
         delta = (choice.get("delta") or {}) if self._chat else choice
         if delta.get("refusal"):
             raise BackendError(f"the model refused to answer: {quote(delta['refusal'])}")
@@ -139,15 +144,24 @@ class Answer:
 
     def usage(self) -> Usage:
         """The server's count; where it has told none, of what came."""
-        told = self._usage
-        if told is None:
-            return Usage(generated_tokens=len(self.tokens) or len(self._parts))
-        details = told.get("prompt_tokens_details") or {}
-        return Usage(
-            prompt_tokens=int(told.get("prompt_tokens") or 0),
-            cached_tokens=int(details.get("cached_tokens") or 0),
-            generated_tokens=int(told.get("completion_tokens") or 0),
-        )
+        return self._usage or Usage(generated_tokens=len(self.tokens) or len(self._parts))
+
+
+def usage_of(told: Mapping[str, Any]) -> Usage:
+    """A server's count; what it leaves out is 0.
+
+    Raises:
+        TypeError, AttributeError, ValueError, OverflowError: It is none.
+    """
+    details = told.get("prompt_tokens_details") or {}
+    usage = Usage(
+        prompt_tokens=int(told.get("prompt_tokens") or 0),
+        cached_tokens=int(details.get("cached_tokens") or 0),
+        generated_tokens=int(told.get("completion_tokens") or 0),
+    )
+    if min(usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens) < 0:
+        raise ValueError("a negative number of tokens")
+    return usage
 
 
 def tokens_of(logprobs: Mapping[str, Any], chat: bool, texts: TokenTexts) -> list[Token]:

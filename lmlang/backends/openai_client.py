@@ -13,6 +13,8 @@ from lmlang.errors import BackendError, LMLangError, ProgramError, quote
 
 HTTP_PACKAGES = ("httpx", "httpcore", "httpx2", "httpcore2")
 """Whose errors older versions of ``openai`` let through while a stream is read."""
+MOST_WORDS = 8
+"""Parts of an error's body that a message tells."""
 
 
 class OpenAIClient:
@@ -52,7 +54,7 @@ class OpenAIClient:
                 "base_url=… of a server that asks for none."
             ) from None
         self.url = str(self._client.base_url).rstrip("/")
-        self._key = self._client.api_key
+        self._secret = None if api_key == "none" else self._client.api_key
         self._timeout = timeout
         self.pace = Pace(max_retries, timeout, max_concurrency, requests_per_minute)
 
@@ -70,12 +72,16 @@ class OpenAIClient:
             LMLangError: The server refuses.
         """
         await self.pace.begin()
-        options = {"include_usage": True}
+        options, empty = {"include_usage": True}, True
         try:
-            stream: Any = await self._create(chat)(**fields, stream=True, stream_options=options)
-            async with stream:
+            create = self._endpoint(chat).with_raw_response.create
+            answer: Any = await create(**fields, stream=True, stream_options=options)
+            async with answer.parse() as stream:
                 async for chunk in stream:
+                    empty = False
                     yield chunk.model_dump(exclude_unset=True, warnings=False)
+            if empty:
+                self._check_media(answer.headers.get("content-type", ""))
         except Exception as error:
             raise self._translated(error) from None
 
@@ -85,7 +91,7 @@ class OpenAIClient:
         async def attempt(_: object) -> dict[str, Any]:
             await self.pace.begin()
             try:
-                answer: Any = await self._create(False)(**fields)
+                answer: Any = await self._endpoint(False).create(**fields)
                 found: dict[str, Any] = answer.model_dump(exclude_unset=True, warnings=False)
             except Exception as error:
                 raise self._translated(error) from None
@@ -93,8 +99,17 @@ class OpenAIClient:
 
         return await self.pace.retrying(attempt)
 
-    def _create(self, chat: bool) -> Any:
-        return self._client.chat.completions.create if chat else self._client.completions.create
+    def _endpoint(self, chat: bool) -> Any:
+        return self._client.chat.completions if chat else self._client.completions
+
+    def _check_media(self, content_type: str) -> None:
+        """Refuse what is no stream, such as a proxy's page."""
+        media = content_type.partition(";")[0].strip().lower()
+        if media and media != "text/event-stream":
+            raise BackendError(
+                f"{self.url} answered with {quote(media)} and no stream: check base_url, which "
+                "mostly ends with /v1, and that the server streams."
+            )
 
     def _translated(self, error: Exception) -> Exception:
         """Our error for one of the package's; others as they are."""
@@ -139,9 +154,20 @@ class OpenAIClient:
 
     def _said(self, error: openai.APIError) -> str:
         """The server's own words, without the key."""
-        words = error.body.get("message") if isinstance(error.body, dict) else None
-        text = words if isinstance(words, str) else "it does not say why"
-        return quote(text.replace(self._key, "…"))
+        text = _words(error.body) or "it does not say why"
+        return quote(text.replace(self._secret, "…") if self._secret else text)
+
+
+def _words(body: object, depth: int = 3) -> str:
+    """What an error's body says, whatever its shape; "" where it says nothing."""
+    if isinstance(body, str):
+        return body.strip()
+    if isinstance(body, dict) and depth:
+        named = [body[name] for name in ("message", "error", "detail", "msg") if body.get(name)]
+        return _words(named[0], depth - 1) if named else ""
+    if isinstance(body, list) and depth:
+        return "; ".join(filter(None, [_words(part, depth - 1) for part in body[:MOST_WORDS]]))
+    return ""
 
 
 def _of_http(error: Exception) -> bool:

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from lmlang.backends.openai_answer import Answer, Token, TokenTexts, tokens_of
+from lmlang.backends.openai_answer import FOREIGN, Answer, Token, TokenTexts, tokens_of, usage_of
 from lmlang.backends.openai_client import OpenAIClient
 from lmlang.backends.openai_fields import Service, plain_text, prompt_fields, schema_format
 from lmlang.backends.retries import Again, Retries
@@ -74,8 +74,7 @@ async def echoed(
                 }
             )
             rows += _rows(answer, asked, texts)
-            told = answer.get("usage") or {}
-            usage += Usage(prompt_tokens=int(told.get("prompt_tokens") or 0))
+            usage += Usage(prompt_tokens=_prompt_tokens(answer))
     common = _common([[token.id for token in row] for row in rows])
     scores = tuple([_score(row[common:]) for row in rows])
     scored = sum(len(score.ids) for score in scores)
@@ -91,7 +90,7 @@ def _rows(answer: dict[str, Any], asked: Sequence[str], texts: TokenTexts) -> li
     try:
         choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
         rows = [tokens_of(choice["logprobs"], False, texts) for choice in choices]
-    except (TypeError, KeyError, AttributeError, ValueError):
+    except FOREIGN:
         rows = []
     if len(rows) != len(asked) or not all(rows):
         raise BackendError(
@@ -103,6 +102,21 @@ def _rows(answer: dict[str, Any], asked: Sequence[str], texts: TokenTexts) -> li
         if not told.endswith(text) and told.removesuffix(row[-1].text).endswith(text):
             row.pop()  # one that the server generated, although none was asked for
     return rows
+
+
+def _prompt_tokens(answer: dict[str, Any]) -> int:
+    """How many tokens the server has read.
+
+    Raises:
+        BackendError: It tells something else.
+    """
+    try:
+        return usage_of(answer.get("usage") or {}).prompt_tokens
+    except FOREIGN as error:
+        raise BackendError(
+            f"the usage that the server tells is not OpenAI's ({type(error).__name__}): check "
+            "base_url."
+        ) from None
 
 
 def _common(rows: Sequence[Sequence[int]]) -> int:
