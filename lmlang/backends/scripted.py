@@ -187,7 +187,7 @@ class ScriptedBackend:
 
     # ------------------------------------------------------------- a test's own hand
 
-    def wait_for(self, calls: int, timeout: float = 10.0) -> None:
+    def wait_for(self, calls: int, timeout: float = 60.0) -> None:
         """Wait until so many calls are pending; TimeoutError (seconds) if they do not come."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._pending) >= calls, timeout):
