@@ -173,6 +173,10 @@ class Masks:
         taken: list[int] = []
         leaving = automaton.rules.leaving(state.key)
         asked = automaton.rules.asked(state.key) if leaving else ()
+        same = automaton.same(state) if leaving is Leaving.ALIKE and not asked else None
+        if same is not None and (part, same[1]) in automaton.alike:
+            mask: Mask = automaton.alike[part, same[1]]
+            return mask
         for last, paths, nodes, onward in exits:
             unsure = {nodes[rest + last] for rest in asked if rest + last in nodes}
             for node in unsure if leaving else paths:
@@ -187,7 +191,12 @@ class Masks:
                 onward = self._frontiers.of(node for node in onward.nodes if node not in unsure)
             if onward is not None:
                 self._walk_behind(automaton, state, paths, onward, found)
-        return self._mask_of(part, found, taken)
+        mask = self._mask_of(part, found, taken)
+        if same is not None and all(
+            exit.onward is None or (same[1], exit.onward) in automaton.alike for exit in exits
+        ):
+            automaton.alike[part, same[1]] = mask
+        return mask
 
     def _walk_behind(
         self,

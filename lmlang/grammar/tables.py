@@ -144,6 +144,10 @@ class TextTable:
         with self._lock:
             return bytes(np.flatnonzero(self._kept(state) != DEAD).tolist())
 
+    def is_between(self, state: int) -> bool:
+        """Whether no character has begun."""
+        return len(self._keys[state]) == 1
+
     def accepting(self, state: int) -> bool:
         """Whether the text may end here."""
         key = self._keys[state]

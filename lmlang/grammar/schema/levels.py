@@ -35,18 +35,21 @@ class Level:
         frame: What is known of it.
         unique: Whether it is inside of an array whose items must differ.
         needs_item: Whether it is behind the comma of such an array.
+        like: One in which the same may come, perhaps itself: what is asked of it serves many.
         ended: What the value is of if it ends here without another byte.
         rivals: What an item that begins in it must not become; None: nobody has asked.
     """
 
     __slots__ = (
         "_contents", "_finish", "_following", "_levels", "_resumed", "_runs", "_ways", "ended",
-        "frame", "needs_item", "rivals", "unique",
+        "frame", "like", "needs_item", "rivals", "unique",
     )  # fmt: skip
 
     def __init__(self, frame: Frame | Start, levels: Levels) -> None:
         self.frame = frame
         self._levels = levels
+        like = frame.like() if isinstance(frame, Key) else frame
+        self.like = self if like is frame else levels.of(like)
         self.unique = isinstance(frame, Items) and frame.written is not None
         self.needs_item = self.unique and isinstance(frame, Items) and frame.phase is Phase.BEFORE
         self.ended: Goals = () if isinstance(frame, Start) else frame.ended()
@@ -105,6 +108,8 @@ class Level:
 
     def following(self) -> bytes:
         """The bytes that do something, but for those that end a number."""
+        if self.like is not self:
+            return self.like.following()
         if self._following is None:
             runs = self.runs()
             if runs is None:
@@ -115,12 +120,16 @@ class Level:
 
     def finish(self) -> tuple[bytes, Goals]:
         """The fewest bytes, or nearly, that end the value, and what it is of then."""
+        if self.like is not self:
+            return self.like.finish()
         if self._finish is None:
             self._finish = self._levels.finish(self.frame)
         return self._finish
 
     def contents(self) -> tuple[Content, ...]:
         """Tables for the bytes that come next (see `automaton.Rules`)."""
+        if self.like is not self:
+            return self.like.contents()
         if self._contents is None:
             self._contents = () if isinstance(self.frame, Start) else self.frame.contents()
         return self._contents

@@ -19,6 +19,8 @@ from lmlang.grammar.tables import Spelling, TextTable, spelled
 COMMA, CLOSE, QUOTE = ord(","), ord("}"), ord('"')
 
 NO_NODE: Node = -1
+NO_KEY = b"\xff"
+"""No key begins so."""
 
 
 class Reading(NamedTuple):
@@ -305,10 +307,25 @@ class Key:
         length = len(layout.colon + layout.between(self.depth)) + value + quotes - 1
         return length, (goal, plan, plan.widened(spot), number, self.depth, self.canonical)
 
+    def like(self) -> Key:
+        """One for many in which the same may come, as long as nothing that is known begins so."""
+        for _, plan, spot, named, cells in self.readings:
+            if named or not plan.forgets(spot):
+                return self
+            if not all(table.is_between(state) for _, table, state in cells):
+                return self
+        if self.known:
+            return self
+        like = replace(self, readings=self._widened(), typed=NO_KEY)
+        return self if like == self else like
+
     def widened(self) -> Key:
         """Where at least as much may come (see `automaton.Swift`)."""
+        return replace(self, readings=self._widened()).like()
+
+    def _widened(self) -> tuple[KeyReading, ...]:
         readings = (r._replace(spot=r.plan.widened(r.spot)) for r in self.readings)
-        return replace(self, readings=tuple(dict.fromkeys(readings)))
+        return tuple(dict.fromkeys(readings))
 
     def begins(self, context: Context) -> Start | None:
         """No value begins inside of a key."""
@@ -327,7 +344,9 @@ class Key:
             if plan.covers and not plan.ordered and self._all_open(plan, spot):
                 # All keys but some names and some that have been written: each beginning goes on.
                 table = spelled(ANY, Spelling.JSON)
-                found[table, table.run(table.start, self.typed, 0)[0]] = None
+                between = any(table.is_between(state) for _, table, state in cells)
+                begun = b"" if between else self.typed
+                found[table, table.run(table.start, begun, 0)[0]] = None
                 continue
             if named:
                 table = plan.names_table(plan.keys(spot))

@@ -191,14 +191,15 @@ class ObjectPlan:
         written = frozenset((key,)) if self.ordered else spot.written | {key}
         return Spot(len(self.names), self._counted(spot.total), spot.open, written)
 
+    def forgets(self, spot: Spot) -> bool:
+        """Whether of keys that are written nothing matters but that they must not come again."""
+        enough = len(spot.written) + 1 < MANY and all(cell.size == MANY for cell in self.cells)
+        return self.simple and not self.ordered and enough
+
     def widened(self, spot: Spot) -> Spot:
         """A spot where as much may come, and the keys that have been written besides."""
-        written = len(spot.written)
-        if not written or not self.simple or self.ordered:
-            return spot
-        if any(cell.size != MANY or cell.size <= written + 1 for cell in self.cells):
-            return spot
-        return spot._replace(written=frozenset())
+        forgotten = spot.written and self.forgets(spot)
+        return spot._replace(written=frozenset()) if forgotten else spot
 
     def cell_table(self, number: int, spot: Spot) -> TextTable:
         """The table of the keys of a cell; where keys must ascend, of those that may come."""

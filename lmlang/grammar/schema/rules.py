@@ -204,9 +204,9 @@ class SchemaRules:
     def asked(self, key: Where) -> frozenset[bytes]:
         """The rests of keys that are names, or have been written."""
         if isinstance(key, Place):
-            frame = key.level.frame
+            frame = key.level.like.frame
             return frozenset(frame.known) if isinstance(frame, Key) else frozenset()
-        frames = [place.level.frame for place in key.places]
+        frames = [place.level.like.frame for place in key.places]
         return frozenset().union(*(frame.known for frame in frames if isinstance(frame, Key)))
 
     def pointer(self, key: Where) -> str:
