@@ -140,7 +140,7 @@ def test_a_thread_of_its_own_answers_and_ends_with_the_backend():
     with ScriptedBackend(["a"], completes="on a thread") as backend:
         generation = backend.generate(Request(HI))
         generation.add_done_callback(lambda g: seen.append(threading.current_thread()))
-        assert generation.result(20).text == "a"
+        assert generation.result(60).text == "a"
         assert len(set(threading.enumerate()) - before) == 1
     assert set(threading.enumerate()) <= before
     backend.close()
@@ -240,8 +240,8 @@ def test_whatever_a_script_raises_fails_its_call_and_the_thread_goes_on(kind):
 
     with ScriptedBackend(answer, completes="on a thread") as backend:
         with pytest.raises(kind, match="why"):
-            backend.generate(Request(HI)).result(20)
-        assert backend.generate(Request(HI)).result(20).text == "there"
+            backend.generate(Request(HI)).result(60)
+        assert backend.generate(Request(HI)).result(60).text == "there"
 
 
 def test_whatever_a_script_raises_at_its_release_is_heard_by_both():

@@ -204,7 +204,7 @@ def test_any_thread_may_read_at_any_time():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
 
     with ScriptedBackend(["ok"], completes="on a thread") as backend:
         bounded(lambda: program(backend=backend))
@@ -223,7 +223,7 @@ def test_a_function_on_a_backends_own_thread_may_read_no_state_that_it_keeps_wai
         s += lm.gen("x")
 
     def answer(*_):
-        assert met.wait(20)
+        assert met.wait(60)
         assert other(backend=ScriptedBackend(["fine"], completes="on a thread"))["x"] == "fine"
         return read(kept[0])
 
@@ -326,5 +326,5 @@ def test_no_thread_is_left_by_async_runs():
         asyncio.run(main(backend))
     for thread in threading.enumerate():
         if thread.name == "lmlang-run":
-            thread.join(20)
+            thread.join(60)
     assert threading.active_count() <= base + 1  # the dispatcher may have come

@@ -101,7 +101,7 @@ def test_rows_run_side_by_side_up_to_num_threads_and_leave_no_thread():
 
     @lm.function
     def meet(s, i):
-        barrier.wait(20)
+        barrier.wait(60)
         return len(set(threading.enumerate()) - before)
 
     states = meet.run_batch([(i,) for i in range(5)], backend=ScriptedBackend(), num_threads=5)

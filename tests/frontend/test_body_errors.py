@@ -228,7 +228,7 @@ def test_leaving_the_stream_of_an_async_body_ends_it():
         assert next(stream).variable == "x"
     with pytest.raises(lm.Cancelled):
         bounded(stream.state.sync)
-    assert ended.wait(20)
+    assert ended.wait(60)
 
 
 def test_an_async_body_whose_run_ended_before_it_began_is_ended_too():

@@ -57,9 +57,9 @@ def test_one_use_may_be_entered_in_many_threads_at_once():
 
     def work():
         with shared:
-            barrier.wait(20)
+            barrier.wait(60)
             seen.append(which().ret_value)
-            barrier.wait(20)
+            barrier.wait(60)
         seen.append(which().ret_value)
 
     threads = [threading.Thread(target=work) for _ in range(4)]

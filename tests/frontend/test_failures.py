@@ -7,7 +7,7 @@ import pytest
 import lmlang as lm
 from lmlang.testing import ScriptedBackend
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a test says that something hangs; nothing ever takes a tenth of it."""
 
 

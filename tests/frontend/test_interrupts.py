@@ -12,7 +12,7 @@ import lmlang as lm
 from lmlang.frontend import batch, workers
 from lmlang.testing import ScriptedBackend
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a test says that something hangs; nothing ever takes a tenth of it."""
 
 

@@ -316,13 +316,13 @@ def test_a_batch_that_is_garbage_leaves_its_journal_on_whatever_thread(path, gar
     def left():
         for thread in threading.enumerate():
             if thread.name == "lmlang-journal-end":
-                thread.join(30)
+                thread.join(60)
         return journals._open == {} and not os.path.exists(f"{path}-lock")
 
     garbage()
     written = Future()
     journals._open[real].put("facts", b"x", lambda: str(gc.collect()), written.set_result)
-    written.result(30)  # on the journal's own thread
+    written.result(60)  # on the journal's own thread
     assert left()
     garbage()
     with journals.opened(Collecting(real)):  # while another is opened

@@ -1,15 +1,17 @@
 import asyncio
 import pickle
 import threading
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lmlang as lm
+from lmlang.frontend import dispatcher as dispatching
 from lmlang.frontend.dispatcher import SWEEP, Dispatcher
 from lmlang.testing import ScriptedBackend
-from tests.frontend.by_hand import ByHand, bounded
+from tests.frontend.by_hand import ByHand, bounded, deadlines_pass
 
 # ------------------------------------------------------------------------------- deadline
 
@@ -61,7 +63,7 @@ def test_a_deadline_ends_every_wait_outside(wait):
     @lm.function
     def program(s):
         begin(s)
-        release.wait(20)  # what a program does besides is not ended, and holds nobody up
+        release.wait(60)  # what a program does besides is not ended, and holds nobody up
 
     state = program.run(deadline=0.01, stream=True, backend=ByHand(stubborn=True))
     with pytest.raises(lm.DeadlineExceeded):
@@ -114,19 +116,28 @@ def test_each_row_of_a_batch_has_its_own_deadline():
     assert good.error() is None
 
 
-def test_alarms_ring_when_they_are_due_and_cancelled_ones_are_forgotten():
-    dispatcher, rung, done = Dispatcher(), [], threading.Event()
+def test_alarms_ring_when_they_are_due_and_cancelled_ones_are_forgotten(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(dispatching, "time", SimpleNamespace(monotonic=lambda: now))
+    dispatcher, rung = Dispatcher(), []
+
+    def settled():
+        done = threading.Event()
+        dispatcher.put(done.set)
+        assert done.wait(60)
+        return list(rung)
+
     for _ in range(2 * SWEEP):
         dispatcher.after(3600, lambda: rung.append("late")).cancel()
-    there = threading.Event()
-    dispatcher.put(lambda: there.wait(20))  # none rings before all are set
-    alarms = [dispatcher.after(0.02 - n / 100, lambda n=n: rung.append(n)) for n in range(3)]
-    in_time = sorted(range(3), key=lambda n: (alarms[n].due, n))
-    dispatcher.after(0.03, done.set)
-    there.set()
-    assert done.wait(20)
-    assert rung == in_time
+    for due in (1_003, 1_001, 1_002, 1_001.5):
+        dispatcher.after(due, lambda due=due: rung.append(due))
+    assert settled() == []
     assert len(dispatcher._alarms) < SWEEP
+    now = 1_002.0
+    assert settled() == [1_001, 1_001.5, 1_002]
+    now = 5_000.0
+    assert settled() == [1_001, 1_001.5, 1_002, 1_003]
+    assert dispatcher._alarms == []
 
 
 # ------------------------------------------------------------------------------- cancel
@@ -306,7 +317,7 @@ def test_what_ends_a_run_has_what_was_done_by_then(how, is_async):
 
     backend = ScriptedBackend(["one", "two"], completes="when released")
     program = lm.function(async_body if is_async else body)
-    limits = {"max_program_tokens": 5} if how == "budget" else {"deadline": 1.5}
+    limits = {"max_program_tokens": 5} if how == "budget" else {"deadline": 600}
     expected = {"budget": lm.BudgetExceeded, "deadline": lm.DeadlineExceeded}[how]
 
     def release():
@@ -315,6 +326,8 @@ def test_what_ends_a_run_has_what_was_done_by_then(how, is_async):
         backend.wait_for(1)
         if how == "budget":
             backend.release()
+        else:
+            deadlines_pass()
 
     hand = threading.Thread(target=release)
     hand.start()

@@ -465,7 +465,7 @@ def test_what_is_cancelled_while_a_validator_thinks_is_not_written_anew():
 
     def slow(value: int) -> int:
         begun.set()
-        assert may_end.wait(20)
+        assert may_end.wait(60)
         raise ValueError("never right")
 
     @lm.function
@@ -476,13 +476,13 @@ def test_what_is_cancelled_while_a_validator_thinks_is_not_written_anew():
     state = program.run(backend=backend, stream=True)
     backend.wait_for(1)
     backend.release()
-    assert begun.wait(20)
+    assert begun.wait(60)
     state.cancel()
     may_end.set()
     with pytest.raises(lm.Cancelled):
         state["x"]
     for thread in [each for each in threading.enumerate() if each.name == "lmlang-validators"]:
-        thread.join(20)
+        thread.join(60)
     assert len(asked) == 1
 
 
@@ -517,7 +517,7 @@ def test_validators_may_wait_and_run_programs_while_others_go_on() -> None:
     judge = ScriptedBackend(["no", "yes"], completes="on a thread")
 
     def judged(value: int) -> int:
-        assert others.wait(20)
+        assert others.wait(60)
         if lm.generate(f"Is {value} right?") != "yes":
             raise ValueError("it is not right")
         return value
@@ -554,7 +554,7 @@ def test_whatever_a_validator_raises_arrives_and_later_programs_run(kind: type) 
 
     ran = threading.Thread(target=run, daemon=True)
     ran.start()
-    ran.join(20)
+    ran.join(60)
     assert arrived, "the program hangs"
     assert isinstance(f(int)["n"], int)
 
@@ -568,5 +568,5 @@ def test_work_that_raises_is_not_the_end_of_all_work(caplog: pytest.LogCaptureFi
     here.put(fault)
     here.after(0, fault)
     here.after(0.001, done.set)
-    assert done.wait(20)
+    assert done.wait(60)
     assert caplog.text.count("what a program had to go on with raised") == 2

@@ -359,7 +359,7 @@ def test_a_read_on_the_dispatcher_thread_raises_instead_of_waiting_for_itself():
     appended = threading.Event()
 
     def answer(_):
-        assert appended.wait(20)  # so that the dispatcher goes on from here, and not the body
+        assert appended.wait(60)  # so that the dispatcher goes on from here, and not the body
         return "there"
 
     with Reading(answer, completes="on a thread") as backend:

@@ -236,7 +236,7 @@ def test_an_error_of_the_body_reaches_all_readers():
     @lm.function
     def program(s):
         s += "a"
-        started.wait(20)
+        started.wait(60)
         raise ValueError("mine")
 
     state = program.run(stream=True, backend=ScriptedBackend())
@@ -300,7 +300,7 @@ def test_many_readers_read_the_same():
             backend.wait_for(1)
             backend.release()
         for reader in readers:
-            reader.join(20)
+            reader.join(60)
     expected = [(n, state.text() if n is None else state.text_of(n)) for n in names]
     assert sorted(seen, key=repr) == sorted(expected, key=repr)
 
@@ -328,7 +328,7 @@ def test_no_thread_is_left_by_streams():
             state.sync()
     for thread in threading.enumerate():
         if thread.name == "lmlang-run":
-            thread.join(20)
+            thread.join(60)
     assert threading.active_count() <= base + 1  # the dispatcher may have come
 
 
@@ -354,13 +354,13 @@ def test_white_space_that_a_template_trims_is_not_said_too_early():
         with s.user():
             s += "Hi "
             said.set()
-            go.wait(20)
+            go.wait(60)
         s += lm.assistant("x")
 
     with Trimming() as backend:
         state = program.run(stream=True, backend=backend)
         chunks = state.text_iter()
-        assert said.wait(20)
+        assert said.wait(60)
         assert next(chunks) == "<user>Hi"
         go.set()
         assert (

@@ -82,7 +82,7 @@ def test_equal_compiles_at_once_are_one() -> None:
     builder.open.clear()
     futures = [compiler.submit(choice("a"), VOCABULARY) for _ in range(8)]
     builder.open.set()
-    made = {id(future.result(20)) for future in futures}
+    made = {id(future.result(60)) for future in futures}
     assert len(made) == 1
     assert builder.built == ["a"]
     assert id(compiler.compile(choice("a"), VOCABULARY)) in made
@@ -114,9 +114,9 @@ def test_one_who_goes_away_harms_nobody() -> None:
     assert goes.cancel()
     assert alone.cancel()
     builder.open.set()
-    assert stays.result(20).match("a")
-    assert first.result(20)
-    assert last.result(20)
+    assert stays.result(60).match("a")
+    assert first.result(60)
+    assert last.result(60)
     assert builder.built == ["first", "a", "last"]
     compiler.close()
 
@@ -127,8 +127,8 @@ def test_so_many_threads_and_no_more_and_none_while_nothing_is_to_do() -> None:
     builder.open.clear()
     before = threading.active_count()
     futures = [compiler.submit(choice(str(number)), VOCABULARY) for number in range(9)]
-    assert builder.begun.acquire(timeout=20)
-    assert builder.begun.acquire(timeout=20)
+    assert builder.begun.acquire(timeout=60)
+    assert builder.begun.acquire(timeout=60)
     assert threading.active_count() == before + 2
     builder.open.set()
     wait_for(futures, 20)
@@ -155,8 +155,8 @@ def test_an_error_is_remembered_and_everybodys_own() -> None:
     builder.open.clear()
     futures = [compiler.submit(choice("bad"), VOCABULARY) for _ in range(3)]
     builder.open.set()
-    errors = [future.exception(20) for future in futures]
-    errors.append(compiler.submit(choice("bad"), VOCABULARY).exception(20))
+    errors = [future.exception(60) for future in futures]
+    errors.append(compiler.submit(choice("bad"), VOCABULARY).exception(60))
     assert {str(error) for error in errors} == {"bad on purpose"}
     assert {type(error) for error in errors} == {GrammarSyntaxError}
     assert len({id(error) for error in errors}) == 4
@@ -218,11 +218,11 @@ def test_closing_ends_what_runs_and_lets_go_of_what_waits() -> None:
     compiler = Compiler(max_workers=1, build=builder)
     before = threading.active_count()
     running = compiler.submit(choice("endless"), VOCABULARY)
-    assert builder.begun.acquire(timeout=20)
+    assert builder.begun.acquire(timeout=60)
     waiting = compiler.submit(choice("a"), VOCABULARY)
     compiler.close()
     for future in (running, waiting):
-        assert isinstance(future.exception(20), Cancelled)
+        assert isinstance(future.exception(60), Cancelled)
     eventually(lambda: threading.active_count() <= before)
     with pytest.raises(ProgramError, match="this compiler is closed"):
         compiler.submit(choice("a"), VOCABULARY)
@@ -233,10 +233,10 @@ def test_a_compiler_that_nobody_has_ends_what_it_does() -> None:
     builder = Builder()
     compiler = Compiler(build=builder)
     future: Future[Grammar] = compiler.submit(choice("endless"), VOCABULARY)
-    assert builder.begun.acquire(timeout=20)
+    assert builder.begun.acquire(timeout=60)
     del compiler
     gc.collect()
-    assert isinstance(future.exception(20), Cancelled)
+    assert isinstance(future.exception(60), Cancelled)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -254,10 +254,10 @@ def test_a_child_of_os_fork_compiles_by_itself() -> None:
         "builder.open.set()\n"
         "if not child:\n"
         "    ok = compiler.submit(choice('known'), VOCABULARY).result(0)\n"
-        "    ok = ok and compiler.submit(choice('new'), VOCABULARY).result(20).match('new')\n"
+        "    ok = ok and compiler.submit(choice('new'), VOCABULARY).result(60).match('new')\n"
         "    os._exit(3 if ok else 4)\n"
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3\n"
-        "assert lost.result(20).match('lost')\n"
+        "assert lost.result(60).match('lost')\n"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=60)
 

@@ -136,9 +136,10 @@ def test_synthetic_records_are_valid_and_shuffled_rows_keep_theirs(runtime, untr
 def judge(s, text: str, prompt: str):
     s += prompt + "\nText: " + text + "\nIt is"
     s += lm.select("verdict", {"good": " good.", "bad": " bad."})
+    verdict = s["verdict"]  # which the journal then has, also of a row that fails behind it
     if text == "broken":
         raise ValueError("this row is broken")
-    return s["verdict"]
+    return verdict
 
 
 def test_an_evaluation_reports_and_costs_nothing_again(runtime, untrained, tmp_path, capfd):

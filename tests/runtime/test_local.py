@@ -452,7 +452,7 @@ def test_after_a_fork_the_child_is_told_at_first_use() -> None:
         "child = os.fork()\n"
         "if child == 0:\n"
         "    try:\n"
-        "        rt.generate(request('hello')).result(timeout=20)\n"
+        "        rt.generate(request('hello')).result(timeout=60)\n"
         "    except Exception as error:\n"
         "        os._exit(7 if 'os.fork' in str(error) else 8)\n"
         "    os._exit(9)\n"

@@ -154,4 +154,4 @@ def test_a_script_goes_on_too() -> None:
     _, rest = told(backend.generate(Request(PROMPT, resumed=whole.ids)))
     assert [(event.ids, event.finish) for event in rest] == [((), whole.finish)]
     with pytest.raises(ProgramError, match="does not begin"):
-        backend.generate(Request(PROMPT, resumed=(5,))).result(10)
+        backend.generate(Request(PROMPT, resumed=(5,))).result(60)

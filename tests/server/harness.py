@@ -17,7 +17,7 @@ from lmlang.server.config import ServerConfig
 from lmlang.server.context import Server
 from lmlang.server.lifecycle import ServerProcess
 
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 class Running(ServerProcess):
@@ -68,7 +68,7 @@ def running(backend: Backend, **parameters: Any) -> Iterator[Running]:
         assert server.joined()
 
 
-def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for something to be so."""
     end = time.monotonic() + seconds
     while not true():

@@ -12,7 +12,7 @@ from lmlang.server.app import make_app
 from lmlang.server.config import ServerConfig
 from lmlang.server.lifecycle import ServerProcess
 
-SECONDS = 30.0
+SECONDS = 120.0
 """For a server to begin and to end."""
 
 

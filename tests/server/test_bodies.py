@@ -149,7 +149,7 @@ def test_more_than_the_limit_is_not_read(server: Running) -> None:
 def test_a_body_of_50_megabytes_is_refused_by_what_it_announces(server: Running) -> None:
     address = urlsplit(server.url)
     assert address.port is not None
-    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
         head = "POST /lm/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         connection.sendall(f"{head}Content-Length: 50000000\r\n\r\n".encode())
         assert connection.recv(4_096).startswith(b"HTTP/1.1 413 ")
@@ -159,7 +159,7 @@ def test_a_body_of_50_megabytes_is_refused_by_what_it_announces(server: Running)
 def test_a_header_of_megabytes_is_refused(server: Running) -> None:
     address = urlsplit(server.url)
     assert address.port is not None
-    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
         received = b""
         try:
             connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ")
@@ -196,7 +196,7 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     with ScriptedBackend() as backend, running(backend, body_timeout=0.05) as server:
         address = urlsplit(server.url)
         assert address.port is not None
-        with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
             connection.sendall(
                 b"POST /lm/generate HTTP/1.1\r\nHost: localhost\r\n"
                 b'Content-Type: application/json\r\nContent-Length: 50\r\n\r\n{"v": 1'

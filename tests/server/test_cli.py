@@ -24,7 +24,7 @@ from lmlang.cli import main
 from tests.server.harness import text, until, values
 from tests.tiny import tiny_shape, write_tiny_gguf
 
-SECONDS = 60.0
+SECONDS = 120.0
 LONG = {"max_tokens": 3_000, "ignore_eos": True}
 
 

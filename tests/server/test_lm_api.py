@@ -45,7 +45,7 @@ def test_a_stream_has_the_events_and_the_output_of_the_backend(
     told = [wire.item_from_wire(value) for value in values(answer.text)[:-1]]
     rt.flush_cache()
     own = rt.generate(request_)
-    output = own.result(20)
+    output = own.result(60)
     assert [event.ids for event in told[:-1]] == [e.ids for e in own.events_from(0)]  # type: ignore[union-attr]
     served = told[-1]
     assert served.ids == output.ids  # type: ignore[union-attr]
@@ -60,7 +60,7 @@ def test_scores_text_ids_and_prefill_are_those_of_the_backend(
 ) -> None:
     asked = ScoreRequest(PROMPT, ("yes", "no", "perhaps"), unconditional=True)
     scores = wire.scores_from_wire(client.post("/lm/score", json=wire.to_wire(asked)).json())
-    own = rt.score(asked).result(20)
+    own = rt.score(asked).result(60)
     assert [choice.ids for choice in scores.choices] == [choice.ids for choice in own.choices]
     for one, other in zip(scores.choices, own.choices, strict=True):
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
@@ -74,7 +74,7 @@ def test_scores_text_ids_and_prefill_are_those_of_the_backend(
     rt.flush_cache()
     prefilled = client.post("/lm/prefill", json=prompt).json()
     assert wire.count_from_wire(prefilled) == len(rt.encode(PROMPT))
-    assert rt.generate(Request(PROMPT)).result(20).usage.cached_tokens == len(rt.encode(PROMPT)) - 1
+    assert rt.generate(Request(PROMPT)).result(60).usage.cached_tokens == len(rt.encode(PROMPT)) - 1
     assert wire.info_from_wire(client.get("/lm/info").json()) == rt.info()
 
 

@@ -108,12 +108,12 @@ def test_health_follows_the_engines_heart(rt: Runtime, monkeypatch: pytest.Monke
 
         def hold(_: object) -> None:
             held.set()
-            gate.wait(20)
+            gate.wait(60)
 
         monkeypatch.setattr(ops, "STALLED", 0.0)
         monkeypatch.setattr(ops, "STATS_SECONDS", 0.05)
         rt._engine.tell(hold)
-        assert held.wait(20)
+        assert held.wait(60)
         stalled = client.get("/health")
         info = client.get("/server_info").json()
         gate.set()

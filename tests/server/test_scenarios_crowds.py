@@ -71,7 +71,7 @@ def test_of_200_clients_that_leave_nothing_goes_on(
             f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(content)}\r\n\r\n"
         )
-        with socket.create_connection((host, port), timeout=20) as connection:
+        with socket.create_connection((host, port), timeout=60) as connection:
             connection.sendall(head.encode() + content)
             if "stream" in body or path.startswith("/lm"):
                 for _ in range(1 + number % 5):
@@ -104,7 +104,7 @@ def test_who_leaves_costs_one_more_step_at_most(server: Running, rt: Runtime) ->
     ).encode()
     with contextlib.ExitStack() as stack:
         readers = [
-            stack.enter_context(socket.create_connection((host, port), timeout=20))
+            stack.enter_context(socket.create_connection((host, port), timeout=60))
             for _ in range(200)
         ]
         for some in (readers[:100], readers[100:]):
@@ -134,10 +134,10 @@ def engine_held(rt: Runtime) -> Iterator[EngineLoop]:
 
     def hold(loop: EngineLoop) -> None:
         held.set_result(loop)
-        gate.wait(30)
+        gate.wait(60)
 
     rt._engine.tell(hold)
-    loop = held.result(20)
+    loop = held.result(60)
     try:
         yield loop
     finally:
@@ -160,11 +160,11 @@ def test_ten_times_the_queue_at_once_is_refused_fast_and_the_accepted_end(rt: Ru
 
             with engine_held(rt):  # so that all of them come before any ends
                 waiting = [pool.submit(ask, number) for number in range(10 * places)]
-                until(lambda: sum(asked.done() for asked in waiting) == 9 * places, 30)
+                until(lambda: sum(asked.done() for asked in waiting) == 9 * places, 60)
                 assert client.get("/health").status_code == 200
                 refused = client.post("/v1/completions", json={"model": "x", "prompt": "a"})
                 assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-            answers = [asked.result(30) for asked in waiting]
+            answers = [asked.result(60) for asked in waiting]
         assert sorted(answer.status_code for answer in answers) == (
             [200] * places + [503] * 9 * places
         )
@@ -269,7 +269,7 @@ def test_two_megabytes_are_encoded_while_eight_streams_go_on(
         during = gaps[count:]
         enough.set()
         for asked in reading:
-            asked.result(20)
+            asked.result(60)
     assert answer.status_code in (200, 400), answer.text
     assert answer.status_code == 200 or len(answer.content) < 4_096
     assert during, "the streams stood still"

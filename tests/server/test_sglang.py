@@ -25,7 +25,7 @@ from tests.backends.served import served
 from tests.tiny import tiny_model, tiny_tokenizer
 
 GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
-SECONDS = 30
+SECONDS = 120
 
 
 @pytest.fixture(scope="module")

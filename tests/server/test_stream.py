@@ -43,7 +43,7 @@ class Handmade(ScriptedBackend):
         return generation
 
     def next(self) -> Generation:
-        assert self.came.acquire(timeout=20)
+        assert self.came.acquire(timeout=60)
         return self.made[-1]
 
 
@@ -65,7 +65,7 @@ def opened(server: Running, body: dict[str, Any]) -> Iterator[socket.socket]:
     """A connection that has asked, and reads nothing by itself."""
     address, content = urlsplit(server.url), json.dumps(body).encode()
     assert address.port is not None
-    with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
         head = (
             "POST /lm/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(content)}\r\n\r\n"
@@ -83,7 +83,7 @@ def test_each_event_is_sent_as_soon_as_it_is_there() -> None:
     ):
         first = pool.submit(lambda: backend.next().push(event(0)))
         with client.stream("POST", "/lm/generate", json=text("hello")) as answer:
-            first.result(20)
+            first.result(60)
             generation = backend.made[0]
             lines = answer.iter_lines()
             for index in range(3):
@@ -110,7 +110,7 @@ def test_an_error_before_the_first_byte_has_its_status() -> None:
             with ThreadPoolExecutor(1) as pool:
                 waiting = asked(server, pool)
                 backend.next().fail(error)
-                answer = waiting.result(20)
+                answer = waiting.result(60)
             assert answer.status_code == status
             assert "secret" not in answer.text
             assert answer.headers["content-type"] == "application/json"
@@ -130,7 +130,7 @@ def test_an_error_behind_three_events_is_the_last_value(error: Exception) -> Non
             generation.push(event(index))
         until(lambda: server.inside.metrics.text(None).count(b"_count 2.0") == 1)
         generation.fail(error)
-        told = values(answer.result(20).text)
+        told = values(answer.result(60).text)
         assert [list(value)[1] for value in told[:-1]] == ["event"] * 3 + ["error"]
         assert told[-1] == "[DONE]"
         assert told[3]["error"]["type"] == "BackendError"
@@ -178,7 +178,7 @@ def test_a_unary_request_that_is_dropped_is_cancelled_too() -> None:
     ):
         body = text("hello", choices=["yes", "no"])
         address, content = urlsplit(server.url), json.dumps(body).encode()
-        with socket.create_connection((address.hostname, address.port or 0), timeout=20) as left:
+        with socket.create_connection((address.hostname, address.port or 0), timeout=60) as left:
             head = (
                 "POST /lm/score HTTP/1.1\r\nHost: localhost\r\n"
                 f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
@@ -236,7 +236,7 @@ class Pulse:
 
     def end(self) -> float:
         self._stop = True
-        self._done.result(20)
+        self._done.result(60)
         return self.longest
 
 
@@ -285,7 +285,7 @@ def test_while_a_long_text_is_encoded_streams_go_on(slow: Runtime) -> None:
         with server.client() as client:
             assert client.post("/lm/generate", json=text(words)).status_code == 400
         gone.set()
-        assert all(asked.result(20) > 1 for asked in reading)
+        assert all(asked.result(60) > 1 for asked in reading)
         assert pulse.end() < 0.5  # seconds; held up, it would be as long as the encoding
 
 
@@ -302,7 +302,7 @@ def asked(server: Running, pool: ThreadPoolExecutor) -> Any:
 def test_a_drain_lets_streams_end_and_takes_nothing_new() -> None:
     with (
         Handmade() as backend,
-        running(backend, drain_timeout=20) as server,
+        running(backend, drain_timeout=60) as server,
         ThreadPoolExecutor(1) as pool,
         server.client() as client,
     ):
@@ -319,7 +319,7 @@ def test_a_drain_lets_streams_end_and_takes_nothing_new() -> None:
         generation.push(event(1, Finish("length")))
         done = Output("AB", (65, 66), (-0.5,) * 2, Finish("length"), Usage(5, 0, 2), ())
         generation.complete(done)
-        told = values(answer.result(20).text)
+        told = values(answer.result(60).text)
         assert told[-2]["output"]["text"] == "AB"
         assert told[-1] == "[DONE]"
         assert server.joined()
@@ -337,10 +337,10 @@ def test_what_does_not_end_while_the_server_drains_is_told_so() -> None:
         backend.next()
         until(lambda: server.inside.desk.under_way == 2)
         server.drain()
-        told = values(streaming.result(20).text)
+        told = values(streaming.result(60).text)
         assert told[-2]["error"]["message"].startswith("the server was shut down")
         assert told[-2]["error"]["retryable"]
         assert told[-1] == "[DONE]"
-        assert waiting.result(20).status_code == 503
+        assert waiting.result(60).status_code == 503
         assert server.joined()
         assert all(generation.done() for generation in backend.made)
