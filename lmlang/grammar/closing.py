@@ -102,9 +102,11 @@ class Closings:
         data = self._automaton.completion(state)
         reached = self._fewest(data)[1]
         open_ = [(len(best) if best is not None else NONE, len(data), data, 0, reached)]
+        rests: Spelled | None = None
         while open_ and left > 0 and (best is None or len(best) > 1):
             _, _, data, first, reached = heapq.heappop(open_)
             here = self._automaton.run(state, data[:first])
+            begun = Begun(self._vocabulary.trie, data)
             for at in range(first, min(len(data), reached + 1)):
                 left -= AT_A_PLACE
                 if left <= 0:
@@ -116,12 +118,14 @@ class Closings:
                         continue
                     other = self._automaton.push(here, byte)
                     assert other is not None, "what follows leads somewhere"
-                    whole = data[:at] + bytes([byte]) + self._automaton.completion(other)
-                    tokens, reach = self._fewest(whole)
-                    count = NONE if tokens is None else len(tokens)
+                    rest = self._automaton.completion(other)
+                    whole = data[:at] + bytes([byte]) + rest
+                    rests = Spelled(self._vocabulary.trie, rest, rests)
+                    count, reach = begun.fewest(at, byte, rests), len(whole)
+                    if count >= NONE or best is None or count < len(best):
+                        tokens, reach = self._fewest(whole)
+                        best = best if tokens is None else tokens
                     heapq.heappush(open_, (count, len(whole), whole, at + 1, reach))
-                    if tokens is not None and (best is None or count < len(best)):
-                        best = tokens
                     left -= AT_A_TRY + len(whole) // 16
                 here = self._automaton.push(here, data[at])
         state.closing = found = _Closing(self._own(best), True, closing.stuck)
@@ -168,6 +172,9 @@ class Spelled:
         trie: The tokens.
         data: The bytes.
         other: What is known of other bytes; what these end with alike is taken from there.
+
+    Attributes:
+        counts: Of the tokens from each place to the end.
     """
 
     def __init__(self, trie: TokenTrie, data: bytes, other: Spelled | None = None) -> None:
@@ -175,14 +182,14 @@ class Spelled:
         shared = 0 if other is None else _shared_end(data, other.data)
         length, fresh = len(data), len(data) - shared
         self.data: bytes = data
-        self._counts = [NONE] * fresh  # of the tokens from each place to the end
+        self.counts = [NONE] * fresh
         self._ways = [(-1, 0)] * fresh  # the token that comes first, and its length
         if other is None:
-            self._counts.append(0)
+            self.counts.append(0)
         else:
-            self._counts += other._counts[len(other.data) - shared :]
+            self.counts += other.counts[len(other.data) - shared :]
             self._ways += other._ways[len(other.data) - shared :]
-        counts = self._counts
+        counts = self.counts
         for begin in range(fresh - 1, -1, -1):
             node, best = 0, NONE
             for end in range(begin, length):
@@ -196,7 +203,7 @@ class Spelled:
 
     def tokens(self) -> Tokens | None:
         """The tokens; None where there are none."""
-        if self._counts[0] >= NONE:
+        if self.counts[0] >= NONE:
             return None
         found, at = [], 0
         while at < len(self.data):
@@ -204,6 +211,59 @@ class Spelled:
             found.append(index)
             at += size
         return tuple(found)
+
+
+class Begun:
+    """Bytes whose end may become another one: as the fewest tokens up to each place.
+
+    Args:
+        trie: The tokens.
+        data: The bytes.
+    """
+
+    def __init__(self, trie: TokenTrie, data: bytes) -> None:
+        self._trie = trie
+        self._data = data
+        self._open = [[(0, 0)]]  # at each place: tokens up to where one has begun, and its node
+
+    def fewest(self, at: int, byte: int, rest: Spelled) -> int:
+        """How many tokens the bytes up to a place have with others behind them; `NONE` for none.
+
+        One of the tokens has the other byte in it: it is looked for from where it may begin.
+
+        Args:
+            at: The place.
+            byte: What stands there instead.
+            rest: What stands behind that.
+        """
+        while len(self._open) <= at:
+            self._go_on(self._data[len(self._open) - 1])
+        labels, starts, id_at = self._trie.labels, self._trie.starts, self._trie.id_at
+        data, counts, best = rest.data, rest.counts, NONE
+        for count, node in self._open[at]:
+            node = labels.find(byte, starts[node], starts[node + 1])
+            end = 0
+            while node >= 0:
+                if id_at[node] >= 0:
+                    best = min(best, count + 1 + counts[end])
+                if end == len(data):
+                    break
+                node = labels.find(data[end], starts[node], starts[node + 1])
+                end += 1
+        return best
+
+    def _go_on(self, byte: int) -> None:
+        labels, starts, id_at = self._trie.labels, self._trie.starts, self._trie.id_at
+        here, least = list[tuple[int, int]](), NONE
+        for count, node in self._open[-1]:
+            child = labels.find(byte, starts[node], starts[node + 1])
+            if child >= 0:
+                here.append((count, child))
+                if id_at[child] >= 0:
+                    least = min(least, count + 1)
+        if least < NONE:
+            here.append((least, 0))
+        self._open.append(here)
 
 
 def _shared_end(one: bytes, other: bytes) -> int:

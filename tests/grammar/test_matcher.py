@@ -127,7 +127,7 @@ def test_what_ends_alike_is_spelled_once_and_as_if_it_were_alone(texts: list[byt
 def test_bytes_of_which_the_end_changes_are_spelled_from_what_is_known(
     pieces: list[bytes], data: bytes, others: list[tuple[int, int, bytes]]
 ) -> None:
-    trie = TokenTrie(pieces)
+    trie = vocabulary_of(pieces).trie
     begun = Begun(trie, data)
     for at, byte, end in others:
         at, rest = at % len(data), bytes(b % 3 for b in end)
