@@ -120,7 +120,9 @@ def test_what_ends_alike_is_spelled_once_and_as_if_it_were_alone(texts: list[byt
 
 
 @given(
-    st.lists(st.binary(min_size=1, max_size=5).map(lambda data: bytes(b % 3 for b in data))),
+    st.lists(
+        st.binary(min_size=1, max_size=5).map(lambda data: bytes(b % 3 for b in data)), min_size=1
+    ),
     st.binary(min_size=1, max_size=12).map(lambda data: bytes(b % 3 for b in data)),
     st.lists(st.tuples(st.integers(0, 11), st.integers(0, 2), st.binary(max_size=8))),
 )
