@@ -19,6 +19,11 @@ _CLOCK = (
     f"(?:[0-9]{{1,5}}H(?:[0-9]{{1,5}}M)?(?:{_SECONDS})?|[0-9]{{1,5}}M(?:{_SECONDS})?|{_SECONDS})"
 )
 
+_FRACTION_OF_SECOND = r"(?:\.[0-9]{0,5}[1-9])?"
+_SECONDS_OF_DAY = (
+    "(?:[0-9]|[1-9][0-9]{1,3}|[1-7][0-9]{4}|8[0-5][0-9]{3}|86[0-3][0-9]{2})" + _FRACTION_OF_SECOND
+)
+
 DATE = f"(?:{YEAR}-{_DAY}|{_LEAP_YEAR}-02-29)"
 """A day of the years 1 to 9999, as Python's dates have them."""
 TIME = rf"{HOUR}:[0-5][0-9]:[0-5][0-9](?:\.[0-9]{{1,6}})?"
@@ -32,15 +37,34 @@ REAL = f"(?:-?[1-9][0-9]{{0,307}}{_FRACTION}|0{_FRACTION}|-0\\.0{{0,18}}[1-9][0-
 """Any number that a double holds, spelled as one of JSON without an exponent."""
 
 
-def time(aware: bool | None) -> str:
-    """A time of day, with an offset where it is aware; None: without."""
+TIME_ONCE = f"{HOUR}:[0-5][0-9]:[0-5][0-9]{_FRACTION_OF_SECOND}"
+"""The same, each in one spelling."""
+DURATION_ONCE = (
+    f"(?:P(?:0|[1-9][0-9]{{0,7}})DT{_SECONDS_OF_DAY}S"
+    f"|-P(?:[1-9][0-9]{{0,7}}DT{_SECONDS_OF_DAY}|0DT(?=[0.]*[1-9]){_SECONDS_OF_DAY})S)"
+)
+"""The same durations, each in one spelling: days, and seconds of a day."""
+IPV6_ONCE = "(?:0|[1-9a-f][0-9a-f]{0,3})(?::(?:0|[1-9a-f][0-9a-f]{0,3})){7}"
+"""Addresses, each in one spelling that Python reads."""
+
+
+def time(aware: bool | None, once: bool = False) -> str:
+    """A time of day, with an offset where it is aware; None: without.
+
+    Args:
+        aware: Whether it has an offset.
+        once: Whether there is one spelling of it: those that are aware are in UTC.
+    """
+    if once:
+        return f"{TIME_ONCE}Z" if aware else TIME_ONCE
     return f"{TIME}{_OFFSET}" if aware else TIME
 
 
-def moment(aware: bool | None) -> str:
-    """A date and a time; with an offset, without one, or (None) either."""
-    offset = {True: _OFFSET, False: "", None: f"{_OFFSET}?"}[aware]
-    return f"{DATE}T{TIME}{offset}"
+def moment(aware: bool | None, once: bool = False) -> str:
+    """A date and a time; with an offset, without one, or (None) either; ``once`` as in `time`."""
+    offset = "Z" if once else _OFFSET
+    offset = {True: offset, False: "", None: f"{offset}?"}[aware]
+    return f"{DATE}T{TIME_ONCE if once else TIME}{offset}"
 
 
 def uuid(version: int | None) -> str:

@@ -14,8 +14,30 @@ _CLASS = re.compile(r"\\[dws]")
 """... and those that mean fewer texts, except in a class of all others."""
 _GROUP = re.compile(r"\((?!\?)|\(\?:|\(\?P<\w+>")
 _UNLIKE = re.compile(r"\{,|\{(?!\d+(?:,\d*)?\})")
+_SPACES = r"\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+"""All that is white space for any of the three."""
+_ANYTHING = (r"[\s\S]", r"[\S\s]", r"[\d\D]", r"[\w\W]")
+_PARTS = re.compile(r"\[\\[sdwS]\\[SDWs]\]|\\(?s:.)|\[\^?\]?|\]|(?s:.)")
 _IN_CLASS = ("[", "&&", "--", "~~", "||")
 """What Rust reads as an operation on classes."""
+
+
+def spelled_out(pattern: str) -> str:
+    r"""A pattern whose ``\S`` and ``[^\s]`` leave out what is white space for any of the three."""
+    found, opened = list[str](), ""
+    for part in _PARTS.findall(pattern):
+        if part in _ANYTHING and not opened:
+            part = "(?:[^a]|a)"
+        elif part == r"\S" and not opened:
+            part = f"[^{_SPACES}]"
+        elif part == r"\s" and opened.startswith("[^"):
+            part = _SPACES
+        elif part[0] == "[" and not opened:
+            opened = part
+        elif part == "]":
+            opened = ""
+        found.append(part)
+    return "".join(found)
 
 
 def unlike(pattern: str) -> str | None:

@@ -36,8 +36,25 @@ def name_of(core: Core) -> str:
     """A type by a name that its programmer knows."""
     cls = core.get("cls")
     if isinstance(cls, type):
-        return cls.__name__
+        return f"type[{cls.__name__}]" if core["type"] == "is-subclass" else cls.__name__
     function = core.get("function")
     if isinstance(function, Mapping):
-        return str(getattr(function["function"], "__name__", core["type"]))
-    return {"callable": "Callable", "generator": "Iterable"}.get(core["type"], str(core["type"]))
+        inner = function["function"]
+        owner = getattr(inner, "__self__", None)
+        if isinstance(owner, type):
+            return owner.__name__
+        name = str(getattr(inner, "__name__", core["type"]))
+        return _OF_FUNCTIONS.get(name, name)
+    return _OF_KINDS.get(core["type"], str(core["type"]))
+
+
+_OF_KINDS = {
+    "callable": "Callable", "generator": "Iterable", "url": "URL", "multi-host-url": "URL",
+    "json": "Json", "fraction": "Fraction", "nullable": "Optional", "union": "Union",
+    "literal": "Literal",
+}  # fmt: skip
+_OF_FUNCTIONS = {
+    "pattern_either_validator": "re.Pattern", "pattern_str_validator": "re.Pattern",
+    "pattern_bytes_validator": "re.Pattern", "validate_str_is_valid_iana_tz": "ZoneInfo",
+    "import_string": "ImportString",
+}  # fmt: skip

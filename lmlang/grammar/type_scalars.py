@@ -12,7 +12,7 @@ from typing import Any
 
 from lmlang.errors import SchemaUnsupported, quote
 from lmlang.grammar import literals
-from lmlang.grammar.patterns import unlike
+from lmlang.grammar.patterns import spelled_out, unlike
 from lmlang.grammar.type_core import Core
 
 Schema = dict[str, Any]
@@ -72,6 +72,8 @@ def decimal(core: Core, refusal: Refusal) -> Schema:
             raise refusal(
                 "Decimal", f"a bound has more digits than the {EXACT_DIGITS} that are exact"
             )
+        if name != "multipleOf" and digits is None:  # leave room before the point
+            forms = [min(forms[0], max(0, EXACT_DIGITS - len(str(int(abs(value))))))]
     shapes = [
         {
             "multipleOf": float(Decimal(1).scaleb(-form)) if form else 1,
@@ -80,7 +82,9 @@ def decimal(core: Core, refusal: Refusal) -> Schema:
         }
         for form in forms
     ]
-    shape = shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
+    shape: Schema = dict(shapes[0]) if len(shapes) == 1 else {"anyOf": shapes}
+    if digits is not None and places is not None and digits <= places:
+        shape = {**shape, "not": {"const": 0}}  # whose digit stands before the point
     return {"type": "number", "allOf": [shape, bounds]} if bounds else {
         "type": "number",
         **shape,
@@ -162,13 +166,14 @@ def _pattern(pattern: Any, refusal: Refusal) -> str:
         if pattern.flags & ~re.UNICODE:
             raise refusal("str", "its pattern has flags, which JSON Schema has not")
         pattern = pattern.pattern
-    found = unlike(pattern)
+    written = spelled_out(str(pattern))
+    found = unlike(written)
     if found is not None:
         raise refusal(
             f"str with the pattern {quote(pattern)}",
             f"{quote(found)} in it means other texts in JSON Schema (write out the characters)",
         )
-    return str(pattern)
+    return written
 
 
 def boolean(core: Core, refusal: Refusal) -> Schema:
@@ -181,20 +186,31 @@ def none(core: Core, refusal: Refusal) -> Schema:
     return {"type": "null"}
 
 
-def text(core: Core, refusal: Refusal) -> Schema:
-    """A string that is a date, a time, a duration or a UUID."""
-    patterns = spelling(core, refusal)
+def text(core: Core, refusal: Refusal, once: bool = False) -> Schema:
+    """A string that is a date, a time, a duration or a UUID; ``once`` as in `spelling`."""
+    patterns = spelling(core, refusal, once)
     found: Schema = {"type": "string", "pattern": exactly(patterns[0])}
     more = [{"pattern": exactly(each)} for each in patterns[1:]]
     return {**found, "allOf": more} if more else found
 
 
-def spelling(core: Core, refusal: Refusal) -> list[str]:
-    """Patterns that a date, a time, a duration or a UUID matches as a whole, all of them."""
+def spelling(core: Core, refusal: Refusal, once: bool = False) -> list[str]:
+    """Patterns that a date, a time, a duration or a UUID matches as a whole, all of them.
+
+    Args:
+        core: What pydantic knows of it.
+        refusal: Of what cannot be kept.
+        once: Whether each value has one spelling, as where so many different ones are needed.
+    """
     kind = core["type"]
     if core.get("now_op") is not None:
         raise refusal(kind, f"whether it is {core['now_op']} depends on when that is asked")
-    bounds = {name: core[name] for name in ("ge", "gt", "le", "lt") if core.get(name)}
+    said = ("ge", "gt", "le", "lt")
+    bounds = {name: core[name] for name in said if core.get(name) is not None}
+    if kind == "timedelta" and set(bounds) <= {"ge", "gt"} and not any(bounds.values()):
+        nonzero = ".*[1-9].*" if "gt" in bounds else ".*"
+        found = [literals.DURATION_ONCE if once else literals.DURATION]
+        return [*found, f"P{nonzero}"] if bounds else found
     if bounds and (kind != "date" or any(isinstance(b, datetime) for b in bounds.values())):
         raise refusal(kind, "bounds of it cannot be kept")
     aware = {"aware": True, "naive": False}.get(str(core.get("tz_constraint")))
@@ -206,9 +222,7 @@ def spelling(core: Core, refusal: Refusal) -> list[str]:
         return found
     if kind == "uuid":
         return [literals.uuid(core.get("version"))]
-    if kind == "timedelta":
-        return [literals.DURATION]
-    return [literals.moment(aware) if kind == "datetime" else literals.time(aware)]
+    return [literals.moment(aware, once) if kind == "datetime" else literals.time(aware, once)]
 
 
 def literal(core: Core, refusal: Refusal) -> Schema:

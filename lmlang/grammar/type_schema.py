@@ -17,9 +17,9 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from lmlang.errors import SchemaUnsupported, quote
-from lmlang.grammar import literals, type_scalars
+from lmlang.grammar import literals, type_scalars, type_sets
 from lmlang.grammar.quotes import SAID
-from lmlang.grammar.type_core import LAYERS, Core, function_of, name_of, peeled
+from lmlang.grammar.type_core import Core, function_of, name_of, peeled
 from lmlang.grammar.type_scalars import Schema, bounds_of, exactly, members, spelling
 
 _ADDRESSES = {IPv4Address: "ipv4", IPv6Address: "ipv6"}
@@ -44,6 +44,9 @@ class Walk:
 
     Attributes:
         defs: Schemas of definitions that have been met, by their names.
+
+    Inside of a set everything can be hashed; where so many of its items have to differ, each value
+    has one spelling too.
     """
 
     def __init__(self, core: Core) -> None:
@@ -52,6 +55,7 @@ class Walk:
         self._names: dict[tuple[str, tuple[Any, ...]], str] = {}
         self._classes: list[str] = []
         self._strings: Core = {}
+        self._hashed, self._once = "", False
         self._field: str | None = None
         if core["type"] == "definitions":
             self._cores = {each["ref"]: each for each in core["definitions"]}
@@ -72,14 +76,27 @@ class Walk:
         )
 
     @contextmanager
-    def _inside(self, cls: str, config: Core | None) -> Iterator[None]:
+    def _inside(self, cls: Any, config: Core | None) -> Iterator[None]:
         """In a class with settings of its own, or None: those around it hold in it too."""
-        before = self._strings
-        self._strings = before if config is None else _of_strings(config)
-        self._classes.append(cls)
+        before = self._strings, self._hashed
+        if cls.__hash__ is None:
+            self._check_hashed({"type": "class", "cls": cls})
+        if not type_sets.hashes_its_fields(cls):
+            self._hashed = ""
+        self._strings = self._strings if config is None else _of_strings(config)
+        self._classes.append(cls.__name__)
         yield
         self._classes.pop()
-        self._strings = before
+        self._strings, self._hashed = before
+
+    @contextmanager
+    def _counted(self, core: Core, hashed: str) -> Iterator[None]:
+        """In what of its parts are told apart by their values: a set, or the keys of a dict."""
+        before = self._hashed, self._once
+        self._hashed = hashed
+        self._once = self._once or (core.get("min_length") or 0) > 1
+        yield
+        self._hashed, self._once = before
 
     @contextmanager
     def _at(self, field: str) -> Iterator[None]:
@@ -122,6 +139,8 @@ class Walk:
         """A type of the standard library that pydantic reads strings as."""
         strict = core["strict_schema"]
         cls = strict.get("python_schema", {}).get("cls")
+        if cls is IPv6Address and self._once:
+            return {"type": "string", "pattern": exactly(literals.IPV6_ONCE)}
         if cls in _ADDRESSES:
             return {"type": "string", "format": _ADDRESSES[cls]}
         if core["lax_schema"]["type"] == "function-plain":
@@ -137,7 +156,8 @@ class Walk:
         """A named schema; it may be the one that this stands in."""
         target = self._cores[core["schema_ref"]]
         of_its_own = peeled(target)["type"] in _WITH_SETTINGS
-        ref = (core["schema_ref"], () if of_its_own else tuple(self._strings.items()))
+        strings = () if of_its_own else tuple(self._strings.items())
+        ref = (core["schema_ref"], (*strings, self._hashed, self._once))
         if ref not in self._names:
             base = re.sub(r"\W", "_", getattr(target.get("cls"), "__name__", "type"))
             name = base
@@ -154,6 +174,10 @@ class Walk:
         """A number, a string or what is written as one."""
         if core["type"] == "str":
             return self._string(core)
+        if self._once and core["type"] in ("datetime", "time", "timedelta"):
+            return type_scalars.text(core, self.refusal, True)
+        if self._once:
+            type_sets.check_apart([core], self.refusal)
         return type_scalars.KINDS[core["type"]](core, self.refusal)
 
     def _string(self, core: Core) -> Schema:
@@ -162,11 +186,17 @@ class Walk:
         return type_scalars.string({**self._strings, **own}, self.refusal)
 
     def anything(self, core: Core) -> Schema:
-        """Any JSON."""
-        return {}
+        """Any JSON; of what can be hashed."""
+        if not self._hashed:
+            return {}
+        return {"type": ["string", "number", *(() if self._once else ("boolean",)), "null"]}
 
     def array(self, core: Core) -> Schema:
         """A list, or another kind of sequence."""
+        self._check_hashed(core)
+        return self._items(core)
+
+    def _items(self, core: Core) -> Schema:
         most = [n for n in (core.get("max_length"), core.get("maxlen")) if n is not None]
         found: Schema = {"type": "array"}
         if "items_schema" in core:
@@ -176,28 +206,20 @@ class Walk:
 
     def collection(self, core: Core) -> Schema:
         """A set; its items differ, and can be hashed."""
-        found: Schema = {**self.array(core), "uniqueItems": True}
         items = core.get("items_schema", {"type": "any"})
-        if not self._hashable(items):
-            raise self.refusal(f"{core['type']} of {name_of(items)}", "those cannot be hashed")
-        if peeled(items)["type"] == "any":
-            found["items"] = {"type": ["string", "number", "boolean", "null"]}
-        return found
+        if core["type"] == "set":
+            self._check_hashed(core)
+        if self._once:
+            why = "it may be written in any order, so that it cannot be told how many differ"
+            raise self.refusal(f"{core['type']} in a set", why)
+        with self._counted(core, str(core["type"])):
+            return {**self._items({**core, "items_schema": items}), "uniqueItems": True}
 
-    def _hashable(self, core: Core) -> bool:
-        """Whether all instances can be hashed."""
-        while core["type"] in LAYERS and core["type"] != "model":
-            core = core["schema"]
-        kind, cls = core["type"], core.get("cls")
-        if kind == "definition-ref":
-            return self._hashable(self._cores[core["schema_ref"]])
-        if kind in ("union", "nullable", "tuple", "tagged-union"):
-            parts = core.get("choices") or core.get("items_schema") or [core["schema"]]
-            parts = parts.values() if isinstance(parts, dict) else parts
-            return all(self._hashable(p[0] if isinstance(p, tuple) else p) for p in parts)
-        if kind in ("list", "set", "dict", "typed-dict", "deque", "counter", "ordered-dict"):
-            return False
-        return not isinstance(cls, type) or cls.__hash__ is not None
+    def _check_hashed(self, core: Core) -> None:
+        """Refuse what cannot be hashed inside of a set."""
+        if self._hashed:
+            what = f"{self._hashed} of {name_of(core)}"
+            raise self.refusal(what, "those cannot be hashed")
 
     def tuple(self, core: Core) -> Schema:
         """A tuple, whose last item may be repeated."""
@@ -221,22 +243,24 @@ class Walk:
         if not (isinstance(cls, type) and issubclass(cls, tuple)):
             raise self.refusal(getattr(cls, "__name__", "call"), "it is called to be read")
         items, least = [], 0
-        with self._inside(cls.__name__, None):
+        with self._inside(cls, None):
             for field in core["fields"] if "fields" in core else _arguments(core):
                 with self._at(field["name"]):
                     items.append(self.schema(field["schema"]))
-                least += field["schema"]["type"] != "default"
+                least += self._once or field["schema"]["type"] != "default"
         prefix = {"prefixItems": items} if items else {}
         return {"type": "array", **prefix, "items": False, "minItems": least}
 
     def mapping(self, core: Core) -> Schema:
         """A dict, whose keys are strings in JSON."""
+        self._check_hashed(core)
         found: Schema = {"type": "object"}
         if core["type"] == "counter":
             found["additionalProperties"] = {"type": "integer"}
         elif "values_schema" in core:
             found["additionalProperties"] = self.schema(core["values_schema"])
-        names = self._keys(core["keys_schema"]) if "keys_schema" in core else {}
+        with self._counted(core, self._hashed):
+            names = self._keys(core["keys_schema"]) if "keys_schema" in core else {}
         found |= {"propertyNames": names} if names else {}
         found |= {"minProperties": core["min_length"]} if core.get("min_length") else {}
         most = core.get("max_length")
@@ -257,17 +281,21 @@ class Walk:
         if kind == "int" and not bounds_of(core, self.refusal):
             return {"pattern": exactly(literals.INTEGER)}
         if kind in ("date", "datetime", "time", "timedelta", "uuid"):
-            return {"allOf": [{"pattern": exactly(each)} for each in spelling(core, self.refusal)]}
+            patterns = spelling(core, self.refusal, self._once)
+            return {"allOf": [{"pattern": exactly(each)} for each in patterns]}
         if kind in ("literal", "enum"):
             values = [value for value, _ in members(core, self.refusal)]
             numbers = kind == "enum" and core.get("sub_type") == "int"
             if all(isinstance(value, str) or numbers for value in values):
                 return {"enum": [str(value) for value in values]}
-        raise self.refusal(f"dict with keys of {name_of(core)}", "keys of JSON are strings")
+        why = "bounds of them cannot be kept" if kind == "int" else "keys of JSON are strings"
+        raise self.refusal(f"dict with keys of {name_of(core)}", why)
 
     def union(self, core: Core) -> Schema:
         """One of some types."""
         choices = [each[0] if isinstance(each, tuple) else each for each in core["choices"]]
+        if self._once:
+            type_sets.check_apart(choices, self.refusal)
         return _any_of([self.schema(choice) for choice in choices])
 
     def nullable(self, core: Core) -> Schema:
@@ -307,7 +335,7 @@ class Walk:
 
     def model(self, core: Core) -> Schema:
         """A pydantic model; one with a root is written as that."""
-        with self._inside(core["cls"].__name__, core.get("config") or {}):
+        with self._inside(core["cls"], core.get("config") or {}):
             inner = peeled(core["schema"])
             if inner["type"] != "model-fields":
                 return self.schema(core["schema"])
@@ -317,13 +345,14 @@ class Walk:
         """A dataclass, without the fields that it sets itself."""
         inner = peeled(core["schema"])
         pairs = [(f["name"], f) for f in inner["fields"] if f.get("init", True)]
-        with self._inside(core["cls"].__name__, core.get("config") or {}):
+        with self._inside(core["cls"], core.get("config") or {}):
             return self._object(pairs, core, core.get("config") or {}, True)
 
     def typed_dict(self, core: Core) -> Schema:
         """A TypedDict, whose keys may be missing as it says."""
-        config, cls = core.get("config") or {}, core.get("cls")
-        with self._inside(getattr(cls, "__name__", "TypedDict"), config):
+        self._check_hashed(core)
+        config = core.get("config") or {}
+        with self._inside(core.get("cls") or dict, config):
             return self._object(core["fields"].items(), core, config, core.get("total", True))
 
     def _object(self, fields: Any, core: Core, config: Mapping[str, Any], total: bool) -> Schema:
@@ -333,7 +362,8 @@ class Walk:
             key = self._key(name, field, config)
             with self._at(name):
                 properties[key] = self.schema(field["schema"])
-            if field["schema"]["type"] != "default" and field.get("required", total):
+            optional = field["schema"]["type"] == "default" and not self._once
+            if not optional and field.get("required", total):
                 required.append(key)
             names.append(name)
         extra = core.get("extra_behavior") or config.get("extra_fields_behavior")

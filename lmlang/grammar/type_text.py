@@ -6,12 +6,24 @@ outline(Person)                        {"name": text, "age": integer}
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Set
+from contextlib import suppress
+from dataclasses import is_dataclass
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    PydanticUserError,
+    RootModel,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from lmlang.errors import ConstraintError, quote
@@ -52,17 +64,49 @@ def written(value: Any, tp: Any) -> str:
             f"{quote(repr(value))[1:-1]} is none of the type"
             f"{f' ({quote(place)})' if place else ''}: {first['msg']}."
         ) from error
-    data = adapter.dump_python(made, by_alias=True, round_trip=True)
-    text = _json(data) if is_json(tp) else str(_plain(data))
-    read(text)
-    return text
+    data = _parts(made)
+    texts = [_json(data)] if is_json(tp) else [str(data), _json(data)]
+    for text in texts:
+        with suppress(ConstraintError):
+            if (found := read(text)) == made and type(found) is type(made):
+                return text
+    read(texts[0])
+    return texts[0]
 
 
-def _plain(value: Any) -> Any:
-    """What JSON has for a value that it has not: the numbers of Decimals, else pydantic's."""
+def _parts(value: Any) -> Any:
+    """What JSON has for a value, under the keys that it is read from."""
+    if isinstance(value, RootModel):
+        return _parts(value.root)
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        named = {_key(name, field): getattr(value, name) for name, field in fields.items()}
+        return _parts({**named, **(value.model_extra or {})})
+    if is_dataclass(value):
+        infos = getattr(value, "__pydantic_fields__", {})
+        names = [field.name for field in dataclasses.fields(value) if field.init]
+        return _parts({_key(name, infos.get(name)): getattr(value, name) for name in names})
+    if isinstance(value, Mapping):
+        keys = [_parts(key) for key in value]
+        texts = [key if isinstance(key, str) else json.dumps(key) for key in keys]
+        return dict(zip(texts, map(_parts, value.values()), strict=True))
+    if isinstance(value, (list, tuple, Set, deque)):
+        return [_parts(item) for item in value]
+    if isinstance(value, Enum):
+        return _parts(value.value)
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
-    return _ANY.dump_python(value, mode="json")
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    secret = getattr(value, "get_secret_value", None)
+    return _ANY.dump_python(value, mode="json") if secret is None else _parts(secret())
+
+
+def _key(name: str, field: Any) -> str:
+    """The key that a field is read from."""
+    alias = getattr(field, "validation_alias", None)
+    choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
+    return next((each for each in choices if isinstance(each, str)), name)
 
 
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
@@ -70,7 +114,7 @@ _ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 def _json(value: Any) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False, default=_plain)
+        return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError) as error:
         raise ConstraintError(f"{quote(repr(value))[1:-1]} is no JSON: {error}.") from None
 

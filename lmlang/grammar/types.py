@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
@@ -267,7 +267,11 @@ def _adapter(tp: Any) -> TypeAdapter[Any]:
             "stands: define it at the level of the module"
             + (", or write regex=… where it is a pattern." if isinstance(tp, str) else ".")
         ) from None
-    except (PydanticUserError, SchemaError, TypeError, ImportError) as error:
+    except RecursionError:
+        raise
+    except (
+        PydanticUserError, SchemaError, TypeError, ValueError, RuntimeError, ImportError
+    ) as error:  # fmt: skip
         where, blamed = _blamed(tp)
         why = "pydantic, which reads values, does not know it"
         if isinstance(error, ImportError):
@@ -290,6 +294,10 @@ def _check_a_type(value: Any, where: str) -> None:
         mend = f"give its class, {_name(type(value))}"
     elif isinstance(value, (list, tuple, set)):
         mend = "write list[T], or A | B for one of several; one of some texts is Literal[…]"
+    elif isinstance(value, (bool, int)):
+        mend = f"write {type(value).__name__}, or Literal[{value!r}] for this value alone"
+    elif isinstance(value, (float, bytes)):
+        mend = f"write {'float' if isinstance(value, float) else 'str'}"
     else:
         return
     raise ConstraintError(f"{where} is {_name(value)}, which is no type but a value: {mend}.")
@@ -305,7 +313,10 @@ def _users_frame() -> tuple[types.FrameType, int]:
 
 def _blamed(tp: Any, where: str = "what is asked for") -> tuple[str, Any]:
     """The innermost part of a type that pydantic does not know, and where it stands."""
-    parts = [(where, part) for part in typing.get_args(tp) if not isinstance(part, (str, int))]
+    args = typing.get_args(tp)
+    if typing.get_origin(tp) is Annotated:
+        args = args[:1]
+    parts = [(where, part) for part in args if not isinstance(part, (str, int))]
     if isinstance(tp, type):
         with suppress(Exception):
             hints = typing.get_type_hints(tp, include_extras=True)

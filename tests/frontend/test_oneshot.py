@@ -47,6 +47,18 @@ class Keyed(TypedDict):
     a: int
 
 
+@dataclass(frozen=True)
+class Still:
+    x: int
+    more: tuple[int, ...] = ()
+
+
+class Called(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+    name: str = pydantic.Field(validation_alias=pydantic.AliasChoices("Name", "nom"))
+    kept: int = pydantic.Field(default=1, exclude=True)
+
+
 BILL = Bill("ACME", dt.date(2024, 2, 29), [Line(item="pens", amount=2.5)], Mood.GOOD)
 ANSWER = '{"vendor": "B", "on": "2020-01-02", "lines": [], "mood": null}'
 
@@ -185,6 +197,9 @@ def test_a_journal_keeps_what_has_been_generated(tmp_path):
         ({"k": [1]}, dict[str, list[int]]), ({3}, set[int]), (Pair(1, 2), Pair), ({"a": 1}, Keyed),
         ({"d": [Decimal("0.5"), Decimal(2)]}, dict[str, list[Decimal]]),
         (5, Annotated[int, pydantic.Field(ge=5)]), ([BILL, None], list[Bill | None]),
+        ("1", int | str), ("x", dt.date | str), ({dt.date(2024, 2, 29): 1}, dict[dt.date, int]),
+        ({True: 1}, dict[bool, int]), ({Still(1, (2,)), Still(2)}, set[Still]),
+        (Called(Name="a", other=3), Called), (Still(1), Still | None),
     ],
 )  # fmt: skip
 def test_values_of_every_type_are_written_so_that_they_are_read_back(value, tp):

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from decimal import Decimal
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import Annotated, Any, Literal, NamedTuple, Optional, Union
 
 import jsonschema
@@ -197,10 +197,16 @@ INSTANCES = [
     (pydantic.AwareDatetime, moments.filter(lambda m: m.tzinfo is not None)),
     (dt.time, st.times()),
     (dt.timedelta, st.timedeltas(dt.timedelta(-90_000_000), dt.timedelta(90_000_000))),
+    (
+        Annotated[dt.timedelta, Ge(dt.timedelta(0))],
+        st.timedeltas(dt.timedelta(0), dt.timedelta(90_000_000)),
+    ),
     (uuid.UUID, st.uuids()),
     (pydantic.UUID4, st.uuids(version=4)),
     (Decimal, st.decimals(-(10**8), 10**8, places=3)),
     (money, st.decimals(0, 9999, places=2)),
+    (Annotated[Decimal, Field(max_digits=2, decimal_places=2)], st.just(Decimal("0.05"))),
+    (Annotated[Decimal, Field(gt=10**9)], st.decimals(10**9 + 1, 10**10 - 1, places=5)),
     (int | None, st.none() | st.integers()),
     (Optional[str], st.none() | texts),  # noqa: UP045
     (Union[int, dt.date, Literal["x"]], st.integers() | dates | st.just("x")),  # noqa: UP007
@@ -251,6 +257,56 @@ INSTANCES = [
     (IPv4Address, st.ip_addresses(v=4)),
     (Boxed[int], st.builds(lambda x: Boxed[int](content=x), st.integers())),
     (Any, st.sampled_from([None, 1, "a", [1, {"a": []}]])),
+]
+
+
+class Key(NamedTuple):
+    name: str
+    day: dt.datetime | None = None
+
+
+@dataclass(frozen=True)
+class Span:
+    start: dt.time
+    length: dt.timedelta = dt.timedelta(0)
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    name: str = ""
+    span: Span | None = None
+    any: Any = None
+
+
+class ByIdentity:
+    """Hashed as itself, whatever is in it."""
+
+
+@dataclass(eq=False)
+class Loose(ByIdentity):
+    items: list[int]
+
+
+@dataclass(frozen=True)
+class Listed:
+    items: list[int]
+
+
+several = Len(2)
+DISTINCT = [
+    Annotated[set[dt.datetime], several],
+    Annotated[set[dt.time | None], several],
+    Annotated[frozenset[dt.timedelta], several],
+    Annotated[set[IPv6Address], several],
+    Annotated[set[Any], several],
+    Annotated[set[Key], several],
+    Annotated[set[Span], several],
+    Annotated[set[Frozen], several],
+    Annotated[dict[dt.datetime, set[Frozen]], several],
+    Annotated[set[tuple[Any, bool]], several],
+    set[Frozen],
+    set[Loose],
+    set[frozenset[int]],
 ]
 NAMES = [str(tp).replace("typing.", "") for tp, _ in INSTANCES]
 
@@ -356,6 +412,29 @@ def test_whatever_is_allowed_is_read(tp: Any, style: Any) -> None:
             assert math.isfinite(value)
 
 
+@pytest.mark.parametrize("tp", DISTINCT, ids=str)
+def test_items_that_have_to_differ_do(tp: Any) -> None:
+    spec, read = spec_of(tp), reader_of(tp)
+    for seed in range(20):
+        drawn = random.Random(seed)
+        assert isinstance(
+            read(sample(spec, (drawn.randrange(256) for _ in itertools.count()))),
+            collections.abc.Collection,
+        )
+
+
+def test_each_item_of_several_has_one_spelling() -> None:
+    spec = spec_of(Annotated[set[dt.timedelta], several])
+    assert allows(spec, '["P1DT0S", "-P0DT1.5S"]')
+    for same in ("PT86400S", "P1DT0.0S", "-P0DT0S", "P0DT86400S", "P1D"):
+        assert not allows(spec, f'["P2DT0S", "{same}"]'), same
+    spec = spec_of(Annotated[set[dt.datetime], several])
+    assert allows(spec, '["2024-01-01T00:00:00Z", "2024-01-01T00:00:00"]')
+    assert not allows(spec, '["2024-01-01T00:00:00Z", "2024-01-01T01:00:00+01:00"]')
+    assert not allows(spec_of(Annotated[set[Any], several]), "[true, 1]")
+    assert not allows(spec_of(Annotated[set[Key], several]), '[["a"], ["a", null]]')
+
+
 def test_scalars_are_plain_literals_and_the_rest_is_json() -> None:
     assert spec_of(bool) == Choice(("True", "False"))
     assert spec_of(Color) == Choice(("red", "1", "None", "0.5"))
@@ -403,6 +482,9 @@ ATOMS = st.sampled_from(
             "^",
             "$",
             r"\D",
+            r"\S",
+            r"[^\s]",
+            r"[\s\S]",
             r"[^\d]",
             r"\b",
             "(?i)a",
@@ -434,7 +516,13 @@ def test_texts_under_a_pattern_are_read_whatever_reads_them(
     reader_of(Model)(text)
 
 
-@pytest.mark.parametrize("pattern", [r"^[A-Z]{2}\d{3,}$", r"[a-z0-9._-]+@\w+", "(?P<y>[0-9]+)|x"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"^[A-Z]{2}\d{3,}$", r"[a-z0-9._-]+@\w+", "(?P<y>[0-9]+)|x", r"^\S+@\S+$", r"^[^\s@]+$",
+        r"^[\s\S]{1,9}$",
+    ],
+)  # fmt: skip
 def test_usual_patterns_are_kept(pattern: str) -> None:
     assert spec_of(Annotated[str, Field(pattern=pattern)])
 
@@ -463,6 +551,9 @@ def test_names_of_types_and_specs_and_schemas_are_taken() -> None:
         (Annotated[Cat | Dog, Field(discriminator="kind")], '{"lives": 3}'),
         (Open, '{"X": 1, "x": 2}'), (Person, '{"name": "a", "age": 1, "born": null, "number": 1}'),
         (Annotated[float, Field(lt=1)], "0.99999999999999999999"),
+        (Annotated[dt.timedelta, Ge(dt.timedelta(0))], "-P1D"), (set[int], "[1, 2, 1]"),
+        (Annotated[dt.timedelta, pydantic.Field(gt=dt.timedelta(0))], "P0D"),
+        (Annotated[Decimal, Field(max_digits=2, decimal_places=2)], "0"),
         (Annotated[int | float, Field(gt=1, le=3)], "1.00000000000000000001"),
         (int | float, "1e5"), (Annotated[int | str, Ge(0)], '"a"'), (set[Any], "[[]]"),
     ],
@@ -511,6 +602,18 @@ class Blob(BaseModel):
         (IPv4Network, "of the type IPv4Network"),
         (Annotated[dt.date | dt.datetime, Ge(dt.date(2020, 1, 1))], "bounds of it cannot be kept"),
         (set[Node], "those cannot be hashed"),
+        (set[Listed], "field `items` of `Listed` is of the type set of list, and those cannot be"),
+        (set[tuple[dict[str, int], int]], "set of dict, and those cannot be hashed"),
+        (Annotated[set[int | bool], several], "True is 1"),
+        (Annotated[set[Literal[1, "a", True]], several], "True is 1"),
+        (Annotated[set[frozenset[int]], several], "it may be written in any order"),
+        (Annotated[Literal["a"], pydantic.Strict()], "Unable to apply constraint 'strict'"),
+        (pydantic.IPvAnyAddress, "of the type IPvAnyAddress"),
+        (re.Pattern, "of the type re.Pattern"),
+        (type[int], r"of the type type\[int\]"),
+        (dict[Annotated[int, Ge(0)], int], "bounds of them cannot be kept"),
+        (Annotated[dt.timedelta, Ge(dt.timedelta(1))], "bounds of it cannot be kept"),
+        (Annotated[int, Field(lt=5.5)], r"of the type Annotated\[int, "),
         (dict[float, int], "dict with keys of float, and keys of JSON are strings"),
         (Annotated[str, Field(pattern=r"^\D+$")], "means other texts in JSON Schema"),
         (Annotated[str, Field(pattern=r"[^\d]")], "means other texts in JSON Schema"),
