@@ -64,7 +64,9 @@ def programs(place: str) -> Mapping[str, Function[Any, Any]]:
 
 
 def _listed(found: Mapping[str, object]) -> str:
-    return f"the programs {', '.join(found)}" if found else "no programs (@lm.function)"
+    if not found:
+        return "no programs (@lm.function)"
+    return f"the program{'s' if len(found) > 1 else ''} {', '.join(found)}"
 
 
 @functools.cache
