@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
+from lmlang.errors import quote
 from lmlang.server.config import ServerConfig
 from lmlang.server.refusals import Refusal
 
@@ -19,6 +21,9 @@ AT_ONCE = 32_768
 
 MAX_CONTAINERS = 100_000
 """Lists and objects in one body."""
+
+SHOWN = 40
+"""Characters of a key that a message shows."""
 
 _STEPS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]', re.DOTALL)
 """Strings, and what opens and closes."""
@@ -58,7 +63,7 @@ def parsed(data: bytes, max_depth: int) -> dict[str, Any]:
     if containers > MAX_CONTAINERS:
         raise _bad(f"the JSON has more than {MAX_CONTAINERS:,} lists and objects: send fewer.")
     try:
-        found = json.loads(data.decode())
+        found = json.loads(data.decode(), object_pairs_hook=_object)
     except UnicodeDecodeError as error:
         raise _bad(f"the body is no UTF-8 at byte {error.start:,}: encode it as such.") from None
     except json.JSONDecodeError as error:
@@ -69,6 +74,15 @@ def parsed(data: bytes, max_depth: int) -> dict[str, Any]:
         raise _bad("the body has a number of thousands of digits: no field takes it.") from None
     if not isinstance(found, dict):
         raise _bad(f"the body is a JSON {_kind(found)}: send an object.")
+    return found
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, none of whose keys stands twice: readers disagree about which of them acts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, times in Counter(n for n, _ in pairs).items() if times > 1)
+        raise _bad(f"the key {quote(twice[:SHOWN])} stands twice in one object: give it once.")
     return found
 
 

@@ -124,8 +124,12 @@ class ServerConfig:
         """Whether no key is asked for."""
         return not self.keys and not self.admin_keys
 
-    def check(self, request: Request) -> None:
+    def check(self, request: Request, own_stops: int = 0) -> None:
         """Refuse a generation beyond the server's limits.
+
+        Args:
+            request: The generation.
+            own_stops: Stop strings that the server itself has added.
 
         Raises:
             ProgramError: The message names the parameter and both numbers.
@@ -133,9 +137,10 @@ class ServerConfig:
         limits.integer("top_logprobs", request.top_logprobs, 0, self.max_top_logprobs)
         for name in ("stop", "stop_regex"):
             stops = getattr(request.params, name)
-            if len(stops) > self.max_stops:
+            count = len(stops) - own_stops
+            if count > self.max_stops:
                 raise ProgramError(
-                    f"{name} has {len(stops):,} strings: this server allows {self.max_stops:,}."
+                    f"{name} has {count:,} strings: this server allows {self.max_stops:,}."
                 )
             for stop in stops:
                 if len(stop.encode("utf-8", "replace")) > self.max_stop_bytes:

@@ -7,6 +7,8 @@ connection ── headers complete ── body, answer ── idle ── first 
 from __future__ import annotations
 
 import asyncio
+import sys
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -19,6 +21,13 @@ _ANSWER = (
 _BODY = (
     b'{"error": {"message": "%s", "type": "invalid_request_error", "param": null, "code": null}}'
 )
+
+
+def _refusal(error: BaseException | None) -> tuple[bytes, bytes]:
+    """Status and message for what h11 could not read."""
+    if getattr(error, "error_status_hint", 400) == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+        return b"431 Request Header Fields Too Large", b"the headers are too long: send fewer."
+    return b"400 Bad Request", b"this is no HTTP request."
 
 
 def patient(header_timeout: float, send_timeout: float) -> type[asyncio.Protocol]:
@@ -47,7 +56,7 @@ def patient(header_timeout: float, send_timeout: float) -> type[asyncio.Protocol
 
         def send_400_response(self, msg: str) -> None:
             if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                self._tell(b"400 Bad Request", b"this is no HTTP request.")
+                self._tell(*_refusal(sys.exc_info()[1]))
             self.transport.close()  # in the middle of an answer, or behind it, there is no other
 
         def _should_upgrade(self) -> bool:

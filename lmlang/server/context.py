@@ -76,7 +76,12 @@ class Server:
         return await asyncio.wrap_future(self.desk.submit(partial(function, *arguments, **named)))
 
     def work(
-        self, http: HTTPRequest, requests: Sequence[Request], *, name: str | None = None
+        self,
+        http: HTTPRequest,
+        requests: Sequence[Request],
+        *,
+        name: str | None = None,
+        own_stops: int = 0,
     ) -> Work:
         """Generations for one HTTP request; to be used in ``async with``.
 
@@ -84,8 +89,9 @@ class Server:
             http: The request.
             requests: What is to be generated; the namespace of each becomes the caller's own.
             name: What an abort calls it, where that is not the request's id.
+            own_stops: Stop strings of each request that are the server's, and not the client's.
         """
-        return Work(self.desk, self.caller(http), requests, name)
+        return Work(self.desk, self.caller(http), requests, name, own_stops)
 
     async def json(self, make: Callable[[], Any]) -> Response:
         """The answer of a JSON value that a function makes; made and written on a thread."""

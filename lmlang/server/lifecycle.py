@@ -8,6 +8,7 @@ a second signal    the process is gone at once
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import signal
@@ -128,6 +129,11 @@ def bind(config: ServerConfig) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise ProgramError(
+                f"host={quote(config.host)} is no address of this machine: give one, or 0.0.0.0 "
+                "for all."
+            ) from None
         raise ProgramError(
             f"port={config.port} of {config.host} cannot be had ({error.strerror}): choose another."
         ) from None

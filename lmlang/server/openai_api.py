@@ -61,7 +61,8 @@ def router(server: Server) -> APIRouter:
         """The next message of a chat."""
         chat, model = await server.pooled(_read, server, chat_of, await server.body(http))
         await _check_call(server, chat)
-        answering = Answering(chat, partial(server.work, http), server.backend)
+        works = partial(server.work, http, own_stops=chat.own_stops)
+        answering = Answering(chat, works, server.backend)
         if chat.stream:
             return await server.stream(http, chunks(chat, answering, model))
         choices = await gathered(chat, answering)

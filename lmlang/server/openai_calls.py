@@ -57,17 +57,17 @@ class Calls:
     Args:
         chat: What is asked for.
         asked: The choice's own request.
-        works: Begins generations.
+        work: The choice's generation; further ones take its place.
         backend: What runs them.
         counted: What is counted of the answer.
     """
 
     def __init__(
-        self, chat: Chat, asked: Request, works: Works, backend: Backend, counted: Counted
+        self, chat: Chat, asked: Request, work: Work, backend: Backend, counted: Counted
     ) -> None:
         self._chat = chat
         self._asked = asked
-        self._works = works
+        self._work = work
         self._backend = backend
         self._counted = counted
         self._left = asked.params.max_tokens
@@ -103,8 +103,8 @@ class Calls:
         request = self._request(prompt, "call", made, constraint=self._chat.call)
         held, differs = "", False
         try:
-            async with self._works([request]) as work:
-                async for _, item in work.items():
+            async with aclosing(self._work.more(request)) as items:
+                async for item in items:
                     if not isinstance(item, Output):
                         held += item.text
                         differs = differs or not any(text.startswith(held) for text in self._texts)
@@ -136,8 +136,8 @@ class Calls:
         if self._left < 1:
             return False
         request = self._request(self._prompt, "more", made, constraint=_GOES_ON)
-        async with self._works([request]) as work:
-            (output,) = await work.outputs()
+        async with aclosing(self._work.more(request)) as items:
+            (output,) = [item async for item in items if isinstance(item, Output)]
         self._counted.go_on(output.usage)
         self._took(output)
         return bool(output.text)

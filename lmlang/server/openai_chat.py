@@ -57,6 +57,11 @@ class Chat:
     stream: bool
     usage: bool
 
+    @property
+    def own_stops(self) -> int:
+        """How many of the triggers are stop strings, which the client did not ask for."""
+        return sum(isinstance(trigger, str) for trigger in self.triggers)
+
     def refused(self, error: LMLangError) -> LMLangError:
         """An error in the words of this request."""
         told = refused(error, self.params)

@@ -25,6 +25,7 @@ from lmlang.server.openai_answers import (
 from lmlang.server.openai_calls import Calls, Delta, Works, finish_of
 from lmlang.server.openai_chat import Chat
 from lmlang.server.openai_tools import CallReader
+from lmlang.server.stream import Work
 
 
 class Answering:
@@ -51,45 +52,45 @@ class Answering:
         """
         try:
             begun: list[tuple[int, Output]] = []
-            async with aclosing(self._first(begun)) as first:
-                async for found in first:
-                    yield found
-            made = 1 if self._chat.use.mode == "required" else 0
-            for index, output in begun:
-                asked = self._chat.requests[index]
-                calls = Calls(self._chat, asked, self._works, self._backend, self.counted)
-                async with aclosing(calls.behind(output, made)) as behind:
-                    async for delta in behind:
-                        yield index, delta
+            async with self._works(self._chat.requests) as work:
+                async with aclosing(self._first(work, begun)) as first:
+                    async for found in first:
+                        yield found
+                made = 1 if self._chat.use.mode == "required" else 0
+                for index, output in begun:
+                    asked = self._chat.requests[index]
+                    calls = Calls(self._chat, asked, work, self._backend, self.counted)
+                    async with aclosing(calls.behind(output, made)) as behind:
+                        async for delta in behind:
+                            yield index, delta
         except LMLangError as error:
             raise self._chat.refused(error) from error.__cause__
 
     async def _first(
-        self, begun: list[tuple[int, Output]]
+        self, work: Work, begun: list[tuple[int, Output]]
     ) -> AsyncGenerator[tuple[int, Delta], None]:
         """The generations that were asked for; those that calls follow go into ``begun``."""
         chat = self._chat
         placed = [Placed(self.spelling) for _ in chat.requests]
         must_call = chat.use.mode == "required"
         readers = [CallReader(chat.form, chat.use.callable) for _ in chat.requests]
-        async with self._works(chat.requests) as work:
-            async for index, item in work.items():
-                if isinstance(item, Output):
-                    self.counted.add(0, item.usage)
-                    finish = finish_of(item.finish, called=must_call)
-                    begins = item.finish.reason == "stop" and item.finish.stop in chat.triggers
-                    if begins or (finish == CALLED and chat.use.several):
-                        begun.append((index, item))
-                    else:
-                        yield index, Delta(finish=finish)
-                elif must_call:
-                    call = readers[index].add(item.text)
-                    if call is not None:
-                        yield index, Delta(call=call, call_id=readers[index].id)
+        async for index, item in work.items():
+            if isinstance(item, Output):
+                self.counted.add(0, item.usage)
+                finish = finish_of(item.finish, called=must_call)
+                begins = item.finish.reason == "stop" and item.finish.stop in chat.triggers
+                if begins or (finish == CALLED and chat.use.several):
+                    begun.append((index, item))
                 else:
-                    delta = self._told(item, placed[index])
-                    if delta.text or delta.tokens:
-                        yield index, delta
+                    yield index, Delta(finish=finish)
+            elif must_call:
+                call = readers[index].add(item.text)
+                if call is not None:
+                    yield index, Delta(call=call, call_id=readers[index].id)
+            else:
+                delta = self._told(item, placed[index])
+                if delta.text or delta.tokens:
+                    yield index, delta
 
     def _told(self, event: Event, placed: Placed) -> Delta:
         if not self._chat.logprobs:

@@ -41,7 +41,7 @@ SETTLED: Mapping[str, tuple[object, ...]] = {
     "moderation": (),
     "reasoning_effort": ("none",),
     "store": (False,),
-    "suffix": (),
+    "suffix": ("",),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
@@ -104,9 +104,10 @@ def refused(error: LMLangError, params: Mapping[str, str]) -> LMLangError:
     if isinstance(error, ProgramError):
         if message.startswith("the constraint "):
             return wrong(params.get("constraint"), message)
-        # other messages begin with the parameter that they are about
+        # other messages begin with the parameter that they are about, or are of the prompt
         named = re.match("[a-z_]+", message)
-        return wrong(named[0] if named and named[0] in SAMPLING else None, message)
+        known = named is not None and named[0] in SAMPLING
+        return wrong(named[0] if named and known else params.get("prompt"), message)
     return error
 
 

@@ -96,14 +96,8 @@ def error_body(path: str, error: BaseException) -> dict[str, Any]:
     told = to_wire(error)["error"]
     status = status_of(error)
     kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    return {
-        "error": {
-            "message": told["message"],
-            "type": kind,
-            "param": getattr(error, "param", None),
-            "code": getattr(error, "code", None) or told["type"],
-        }
-    }
+    param, code = (error.param, error.code) if isinstance(error, Refusal) else (None, told["type"])
+    return {"error": {"message": told["message"], "type": kind, "param": param, "code": code}}
 
 
 def answer_to(path: str, error: BaseException) -> Response:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, cast
 
@@ -42,18 +43,24 @@ class Work:
         caller: Who asks.
         requests: What is asked for; the namespace of each is made the caller's own.
         name: What an abort calls it; None: as the caller calls the request.
+        own_stops: Stop strings of each request that are the server's.
     """
 
     def __init__(
-        self, desk: Desk, caller: Caller, requests: Sequence[Request], name: str | None = None
+        self,
+        desk: Desk,
+        caller: Caller,
+        requests: Sequence[Request],
+        name: str | None = None,
+        own_stops: int = 0,
     ) -> None:
         self.name = name or caller.request_id
         self.tenant = caller.tenant
         self._caller = caller
         self._desk = desk
+        self._own_stops = own_stops
         self._requests = [owned(request, caller) for request in requests]
-        self._generations: list[Generation] = []
-        self._timing = Timing(len(requests))
+        self._begun: list[tuple[Timing, list[Generation]]] = []
         self._loop = asyncio.get_running_loop()
         self._moved = asyncio.Event()
         self._reason: LMLangError | None = None
@@ -64,21 +71,16 @@ class Work:
     async def __aenter__(self) -> Work:
         self._desk.bell.hang()
         for request in self._requests:
-            self._desk.config.check(request)
+            self._desk.config.check(request, self._own_stops)
         self._desk.enter(self, len(self._requests))
         self._task = asyncio.current_task()
         seconds = self._desk.config.request_timeout
         self._timers.append(self._loop.call_later(seconds, self._expire, seconds))
         try:
-            self._generations = await self._offered()
+            await self._begin(self._requests)
         except BaseException:
             self._leave()
             raise
-        for generation in self._generations:
-            self._unwatch.append(generation.watch(self._ring))
-            generation.add_done_callback(lambda _: self._ring())
-        if self._reason is not None:
-            self._cancel()
         return self
 
     async def __aexit__(
@@ -91,7 +93,8 @@ class Work:
         for unwatch in self._unwatch:
             unwatch()
         self._leave()
-        self._desk.metrics.ended(self._timing, self._caller, self._generations)
+        for timing, generations in self._begun:
+            self._desk.metrics.ended(timing, self._caller, generations)
 
     async def outputs(self) -> list[Output]:
         """All outputs, in the order of the requests; raises the first error there is."""
@@ -101,22 +104,50 @@ class Work:
                 found[index] = item
         return [found[index] for index in range(len(found))]
 
-    async def items(self) -> AsyncIterator[tuple[int, Event | Output]]:
+    def items(self) -> AsyncIterator[tuple[int, Event | Output]]:
         """Events as they come, with the index of their request, and the output of each at its end.
 
         Raises:
             LMLangError: One has failed, or all were ended from outside.
         """
-        positions = [0] * len(self._generations)
+        return self._told(*self._begun[0])
+
+    async def more(self, request: Request) -> AsyncGenerator[Event | Output, None]:
+        """The events and the output of a further generation, in the place of one that has ended.
+
+        It belongs to the same request of HTTP: whatever ends that ends it, its time is that one's,
+        and a server that drains lets it begin.
+        """
+        request = owned(request, self._caller)
+        self._desk.config.check(request)
+        async with aclosing(self._told(*await self._begin([request]))) as told:
+            async for _, item in told:
+                yield item
+
+    async def _begin(self, requests: Sequence[Request]) -> tuple[Timing, list[Generation]]:
+        """Have the backend begin with some generations."""
+        begun = (Timing(len(requests)), await self._offered(requests))
+        self._begun.append(begun)
+        for generation in begun[1]:
+            self._unwatch.append(generation.watch(self._ring))
+            generation.add_done_callback(lambda _: self._ring())
+        if self._reason is not None:
+            self._cancel()
+        return begun
+
+    async def _told(
+        self, timing: Timing, generations: Sequence[Generation]
+    ) -> AsyncGenerator[tuple[int, Event | Output], None]:
+        positions = [0] * len(generations)
         left = list(range(len(positions)))
         while left:
             self._moved.clear()
             for index in list(left):
-                generation = self._generations[index]
+                generation = generations[index]
                 ended = generation.done()  # asked first: what came before it is then there
                 for event in generation.events_from(positions[index]):
                     positions[index] += 1
-                    self._desk.metrics.event(self._timing, index, event)
+                    self._desk.metrics.event(timing, index, event)
                     yield index, event
                 if ended:
                     left.remove(index)
@@ -139,9 +170,9 @@ class Work:
             raise fresh(self._reason)
         raise fresh(outcome)
 
-    async def _offered(self) -> list[Generation]:
+    async def _offered(self, requests: Sequence[Request]) -> list[Generation]:
         """Hand the requests to the backend, on a thread of the pool: it encodes their prompts."""
-        job = self._desk.submit(_offer, self._desk.offer, self._requests)
+        job = self._desk.submit(_offer, self._desk.offer, requests)
         try:
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:
@@ -165,8 +196,9 @@ class Work:
         self._desk.leave(self, len(self._requests))
 
     def _cancel(self) -> None:
-        for generation in self._generations:
-            generation.cancel()
+        for _, generations in self._begun:
+            for generation in generations:
+                generation.cancel()
 
 
 def _offer(offer: Any, requests: Sequence[Request]) -> list[Generation]:

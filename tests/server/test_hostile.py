@@ -1,0 +1,118 @@
+"""Requests of a hostile client, and of an odd one: refused by name, or answered to their end."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from lmlang.protocol import Generation, Request
+from lmlang.server.bodies import parsed
+from lmlang.server.refusals import Refusal
+from lmlang.testing import ScriptedBackend
+from tests.server.harness import Running, running
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "stop", "parameters": {"type": "object", "additionalProperties": False}},
+}
+OTHER = {
+    "type": "function",
+    "function": {
+        "name": "measure",
+        "parameters": {
+            "type": "object",
+            "properties": {"count": {"type": "integer"}},
+            "required": ["count"],
+            "additionalProperties": False,
+        },
+    },
+}
+FIRST = '{"name": "stop", "arguments": {}}'
+SECOND = '{"name": "measure", "arguments": {"count": 3}}'
+
+
+def chat(server: Running, **fields: Any) -> Any:
+    asked = {"model": "default", "messages": [{"role": "user", "content": "Hi"}], **fields}
+    with server.client() as client:
+        return client.post("/v1/chat/completions", json=asked)
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"a": 1, "a": 1}', b'{"a": [{"b": {}, "c": 0, "b": {}}]}', b'{"a": 1, "\\u0061": 2}']
+)
+def test_a_key_that_stands_twice_is_refused(data: bytes) -> None:
+    with pytest.raises(Refusal, match=r"the key '[ab]' stands twice") as caught:
+        parsed(data, 64)
+    assert caught.value.status == 400
+
+
+def test_refusals_of_bodies_have_no_class_of_python_as_their_code(server: Running) -> None:
+    with server.client() as client:
+        headers = {"content-type": "application/json"}
+        answer = client.post("/generate", content=b'\xef\xbb\xbf{"text": "a"}', headers=headers)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert "BOM" in error["message"]
+    assert (error["param"], error["code"]) == (None, None)
+
+
+def test_headers_without_end_are_told_to_be_too_long(server: Running) -> None:
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 65_536)
+        head, _, body = connection.makefile("rb").read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(body)["error"]["message"] == "the headers are too long: send fewer."
+
+
+def test_a_lone_surrogate_is_an_error_of_its_messages(server: Running) -> None:
+    bad = b'{"model": "default", "messages": [{"role": "user", "content": "\\ud800"}]}'
+    with server.client() as client:
+        headers = {"content-type": "application/json"}
+        answer = client.post("/v1/chat/completions", content=bad, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
+
+
+@pytest.mark.parametrize(("count", "status"), [(16, 200), (17, 400)])
+def test_what_begins_a_call_is_none_of_the_client_s_stops(count: int, status: int) -> None:
+    stops = [f"stop {number}" for number in range(count)]
+    with running(ScriptedBackend(["Hello."] * 2)) as server:
+        answer = chat(server, tools=[TOOL], stop=stops, max_tokens=40)
+    assert answer.status_code == status
+    if status == 400:
+        assert answer.json()["error"]["param"] == "stop"
+        assert "17 strings" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_all_calls_of_an_answer_have_its_place_and_come_while_the_server_drains(
+    stream: bool,
+) -> None:
+    class Ending(ScriptedBackend):
+        def generate(self, request: Request) -> Generation:
+            if not self.requests:
+                server.drain()
+            return super().generate(request)
+
+    backend = Ending([FIRST, "\n", SECOND, ""])
+    with running(backend, max_requests=1, drain_timeout=60) as server:
+        answer = chat(
+            server, tools=[TOOL, OTHER], tool_choice="required", max_tokens=200, stream=stream
+        )
+        assert server.joined()
+    assert answer.status_code == 200
+    assert len(backend.requests) == 4
+    if stream:
+        assert '"name":"measure"' in answer.text
+        assert '"error"' not in answer.text
+        return
+    choice = answer.json()["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == [
+        "stop", "measure",
+    ]  # fmt: skip
+    assert answer.json()["usage"]["completion_tokens"] > len(FIRST)
