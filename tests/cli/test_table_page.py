@@ -20,7 +20,7 @@ def test_files_and_commands_do_what_the_page_says(lmlang, program, tmp_path, mon
     for name in ("people.py", "people.csv"):
         (text,) = re.findall(rf'```\w+ title="{name}"\n(.*?)```', PAGE, re.DOTALL)
         Path(name).write_text(text, encoding="utf-8")
-    commands = re.findall(r"```sh run\n(.*?)\n```\n```text\n(.*?)```", PAGE, re.DOTALL)
+    commands = re.findall(r"```sh\n(lmlang .*?)\n```\n(?:```text\n(.*?)```)?", PAGE, re.DOTALL)
     assert len(commands) == 7
     codes = []
     for command, expected in commands:
