@@ -6,7 +6,8 @@
 
 Whatever enters the inbox before the end is answered; whatever comes later is refused at the door.
 Answers under way are known here beside the loop, so that they can be failed without touching what
-a stalled thread may still be using.
+a stalled thread may still be using. At the interpreter's exit nothing is failed: whoever waits then
+is a daemon thread, which ends without a word.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ class Engine:
             return _forked()
         with self._door:
             if self._closed is not None:
-                return self._closed
+                return None if ends_here() else self._closed
             if answer is not None:
                 self._answers[answer] = None
             self._send(message)
@@ -274,6 +275,8 @@ class Engine:
             self._closed = self._closed or error
             closed, answers = self._closed, list(self._answers)
             self._door.notify_all()
+        if exits():
+            return
         self._room.close(closed)
         for answer in answers:
             try:
@@ -289,6 +292,19 @@ def _fail(answer: Waited, error: BaseException) -> None:
         return
     with suppress(InvalidStateError):
         answer.set_exception(error)
+
+
+def exits() -> bool:
+    """Whether the interpreter exits: daemon threads alone still wait, and end with it.
+
+    An error would have them print a traceback.
+    """
+    return not threading.main_thread().is_alive()
+
+
+def ends_here() -> bool:
+    """Whether this thread is one of these; the main one still runs what ``atexit`` has."""
+    return exits() and threading.current_thread() is not threading.main_thread()
 
 
 def _forked() -> BackendError:

@@ -41,7 +41,7 @@ from lmlang.runtime.chat import ChatTemplate
 from lmlang.runtime.chat_tools import joined_ids
 from lmlang.runtime.config import RuntimeConfig
 from lmlang.runtime.constraints import Constrained
-from lmlang.runtime.engine import Engine
+from lmlang.runtime.engine import Engine, ends_here, exits
 from lmlang.runtime.fingerprint import of_adapters, of_runtime
 from lmlang.runtime.loop import EngineLoop
 from lmlang.runtime.metrics import Stats
@@ -206,7 +206,8 @@ class Runtime:
             try:
                 grammar = self.grammar(request.constraint)
             except BackendError as closed:
-                generation.fail(closed)
+                if not ends_here():
+                    generation.fail(closed)
                 return generation
             begin = partial(self._begin_constrained, generation, prompt, wait)
             grammar.add_done_callback(begin)
@@ -237,7 +238,8 @@ class Runtime:
             constraint = Constrained(grammar.result(), generation.request)
             self._begin(generation, prompt, constraint, wait=wait)
         except Cancelled:
-            generation.fail(BackendError("the runtime was closed before this had ended."))
+            if not exits():
+                generation.fail(BackendError("the runtime was closed before this had ended."))
         except Exception as refusal:
             generation.fail(refusal)
 

@@ -100,7 +100,7 @@ def ran(source, *arguments, when=lambda: None):
     )
     with process:
         when()
-        said, told = process.communicate("\n", timeout=60)
+        said, told = process.communicate("\n", timeout=150)
     return process.returncode, said, told
 
 
@@ -132,6 +132,52 @@ def test_who_waits_for_a_server_keeps_no_process_alive():
     """
     with ScriptedBackend(completes="when released") as silent, served(make_app(silent)) as url:
         assert ran(source, url, when=lambda: silent.wait_for(3)) == (0, "", "")
+
+
+def test_daemon_threads_that_ask_a_runtime_end_with_the_process():
+    """They wait for an output, ask for the next one, or for a constraint that is being compiled."""
+    code, said, told = ran("""
+    import asyncio
+    from lmlang.runtime.local import Runtime
+    from tests.tiny import tiny_model
+
+    runtime = Runtime.over(*tiny_model(max_positions=1_000_000), kv_tokens=100_000)
+    long = dict(max_tokens=90_000, ignore_eos=True)
+
+    @lm.function
+    def waits(s):
+        s += "a b" + lm.gen("x", **long)
+        return s["x"]
+
+    @lm.function
+    async def awaits(s):
+        s += "a b" + lm.gen("x", **long)
+        return await s.aget("x")
+
+    @lm.function
+    def asks(s, operation):
+        for i in range(9_000):
+            s += " a b" + operation(i)
+            s["x"]
+
+    def compiles(i):
+        return lm.gen("x", regex=f"a{{{i}}}(b|c){{{i},99}}", max_tokens=1)
+
+    lm.set_default_backend(runtime)
+    for work in (
+        waits,
+        lambda: asyncio.run(awaits.arun()),
+        lambda: waits.run_batch([()] * 3),
+        lambda: asks(lambda i: lm.gen("x", max_tokens=1)),
+        lambda: asks(lambda i: lm.select("x", ["a", "b"])),
+        lambda: asks(compiles),
+        lambda: "".join(waits.run(stream=True).text_iter("x")),
+    ):
+        threading.Thread(target=work, daemon=True).start()
+    time.sleep(0.5)
+    assert runtime.stats().steps
+    """)
+    assert (code, said, told) == (0, "", "")
 
 
 LOOP = """
