@@ -132,9 +132,11 @@ class Intake:
         first, last = (np.array(ids, np.int64) for ids in (min(encoded), max(encoded)))
         common = common_prefix(first, last)
         if common == 0:
+            text = self.encoder.render(request.prompt)
+            joined = f"the prompt {quote(text)} is one token with the choices"
             raise ProgramError(
-                "the prompt is empty, so nothing stands before the choices that could tell them "
-                "apart: append some text first."
+                f"{joined if text else 'the prompt is empty'}, so nothing stands before the "
+                "choices that could tell them apart: append some more text first."
             )
         end = self.encoder.end_of_turn(request.prompt) if request.end_turn else None
         closing = [] if end is None else [end]
