@@ -13,7 +13,11 @@ import hashlib
 import secrets
 import struct
 from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from enum import Enum
+from pathlib import PurePath
+from uuid import UUID
 
 from lmlang import limits
 
@@ -53,8 +57,9 @@ def numbered(kind: str, body: bytes, number: int) -> bytes:
 def canonical(value: object, depth: int = 0) -> bytes:
     """The canonical form of None, bool, int, float, str, bytes, Enum, containers, dataclasses.
 
-    Equal values of equal types have equal forms whatever the order of a dict or set; values of
-    different types have different forms.
+    So have pydantic models, dates and times, Decimal, UUID and paths. Equal values of equal types
+    have equal forms whatever the order of a dict or set; values of different types have different
+    forms.
 
     Raises:
         NoCanonicalForm: A value of another type, or nested deeper than 100.
@@ -69,10 +74,17 @@ def _parts(value: object, depth: int) -> tuple[str, list[bytes]]:
     if value is None:
         return "none", []
     if isinstance(value, Enum):
+        if value.name is None:  # as flags may have that are none or several members
+            return f"enum {_type_name(value)}", [b"", canonical(value.value, depth)]
         return f"enum {_type_name(value)}", [value.name.encode()]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)}
         return f"dataclass {_type_name(value)}", _pairs(fields, depth)
+    fields_of_model = getattr(type(value), "__pydantic_fields__", None)
+    if isinstance(fields_of_model, dict):
+        held = {name: getattr(value, name, None) for name in fields_of_model}
+        held |= getattr(value, "__pydantic_extra__", None) or {}
+        return f"model {_type_name(value)}", _pairs(held, depth)
     if isinstance(value, bool):
         return "bool", [b"1" if value else b"0"]
     if isinstance(value, int):
@@ -89,6 +101,12 @@ def _parts(value: object, depth: int) -> tuple[str, list[bytes]]:
         return _type_name(value), _pairs(value, depth)
     if isinstance(value, (set, frozenset)):
         return _type_name(value), sorted(canonical(item, depth) for item in value)
+    if isinstance(value, (datetime, time)):
+        # Two zones may agree about a moment, and a clock that is put back shows an hour twice.
+        told = f"{value.isoformat()} {value.tzinfo} {value.fold}"
+        return _type_name(value), [told.encode("utf-8", "surrogatepass")]
+    if isinstance(value, (date, timedelta, Decimal, UUID, PurePath)):
+        return _type_name(value), [str(value).encode("utf-8", "surrogatepass")]
     raise NoCanonicalForm(f"{type(value).__name__} has no canonical form")
 
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, Flag
 from typing import Any
 from uuid import UUID
 
@@ -45,6 +45,8 @@ def to_json(value: Any, depth: int = 0) -> Any:
     kind = type(value)
     if value is None or kind in (bool, str):
         return value
+    if isinstance(value, Flag):  # of which one value may be no member or several
+        return {_TAG: _named(kind), _OF: to_json(value.value, depth + 1)}
     if isinstance(value, Enum):
         return {_TAG: _named(kind), _OF: value.name}
     if kind is int and -_LONG <= value < _LONG:
@@ -165,9 +167,13 @@ def _loaded(name: str) -> type:
 
 def _made(kind: type, held: Any) -> Any:
     if issubclass(kind, Enum):
-        return kind[held]
+        return kind(held) if issubclass(kind, Flag) and isinstance(held, int) else kind[held]
     given = from_json(held)
     if not dataclasses.is_dataclass(kind):
+        fields = kind.__pydantic_fields__  # type: ignore[attr-defined]
+        # By alias: one field's may be another one's name.
+        aliases = {name: field.alias or name for name, field in fields.items()}
+        given = {aliases.get(name, name): value for name, value in given.items()}
         return kind.model_construct(**given)  # type: ignore[attr-defined]  # it was valid
     made = object.__new__(kind)
     for name, value in given.items():

@@ -211,6 +211,8 @@ def test_a_schema_whose_parts_repeat_beyond_measure_is_refused():
             {"type": re.compile("a")},
             r"re\.compile\('a'\), which is no type but a value: write regex=",
         ),
+        ({"type": 5}, r"5, which is no type but a value: write int, or Literal\[5\] for this"),
+        ({"type": list[0.5]}, "0.5, which is no type but a value: write float"),
         ({"ebnf": "root ::= ("}, "line 1"),
         ({"ebnf": ""}, "a grammar is empty"),
         ({"json_schema": 3}, "a JSON schema is a dict, a bool or JSON text, not an int"),

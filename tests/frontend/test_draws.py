@@ -1,6 +1,11 @@
 import dataclasses
-from enum import Enum
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, Flag
+from pathlib import PurePosixPath
+from uuid import UUID
 
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +23,15 @@ class Color(Enum):
 
 class Level(int, Enum):
     LOW = 1
+
+
+class Rights(Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Person(pydantic.BaseModel, extra="allow"):
+    name: str
 
 
 @dataclasses.dataclass
@@ -80,6 +94,18 @@ def test_two_values_have_one_form_exactly_when_they_are_the_same(a, b):
         ({}, []),
         (2**64, 2**64 + 1),
         ("", None),
+        (Rights(0), Rights(3)),
+        (Rights(3), Rights.READ),
+        (date(2024, 1, 2), datetime(2024, 1, 2)),
+        (datetime(2024, 1, 2), datetime(2024, 1, 2, tzinfo=timezone.utc)),
+        (time(1), time(1, fold=1)),
+        (timedelta(1), timedelta(1, 1)),
+        (Decimal("1"), Decimal("1.0")),
+        (UUID(int=1), str(UUID(int=1))),
+        (PurePosixPath("a"), "a"),
+        (Person(name="a"), Person(name="b")),
+        (Person(name="a"), Person(name="a", more=1)),
+        (Person(name="a"), {"name": "a"}),
     ],
 )
 def test_what_differs_has_different_forms(a, b):
@@ -89,6 +115,19 @@ def test_what_differs_has_different_forms(a, b):
 def test_order_of_dicts_and_sets_does_not_matter():
     assert canonical({"a": 1, "b": 2}) == canonical({"b": 2, "a": 1})
     assert canonical(set("abcdefgh")) == canonical(set("hgfedcba"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Rights(0),
+        lambda: datetime(2024, 1, 2, tzinfo=timezone(timedelta(hours=1))),
+        lambda: Person(name="a", more=[Decimal("1.0")]),
+        lambda: PurePosixPath("a") / "b",
+    ],
+)
+def test_what_is_equal_has_one_form(make):
+    assert canonical(make()) == canonical(make())
 
 
 def test_values_in_themselves_and_foreign_objects_have_no_form():

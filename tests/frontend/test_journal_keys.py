@@ -130,6 +130,11 @@ class Color(enum.Enum):
     BLUE = 2
 
 
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Point:
     x: object
@@ -157,6 +162,11 @@ class Tags(pydantic.RootModel[list[str]]):
     pass
 
 
+class Swapped(pydantic.BaseModel):
+    a: int = pydantic.Field(alias="b")
+    b: int = pydantic.Field(alias="a")
+
+
 scalars = st.one_of(
     st.none(),
     st.booleans(),
@@ -171,6 +181,7 @@ scalars = st.one_of(
     st.decimals(allow_nan=False),
     st.uuids(),
     st.sampled_from(Color),
+    st.integers(0, 3).map(Rights),
 )
 hashable = st.one_of(st.integers(), st.text(), st.dates(), st.sampled_from(Color))
 values = st.recursive(
@@ -186,6 +197,7 @@ values = st.recursive(
         st.builds(Point, inner, st.lists(inner, max_size=2).map(tuple)),
         st.builds(Person, Name=st.text(), born=st.none() | st.dates(), more=st.integers()),
         st.builds(Tags, st.lists(st.text(), max_size=2)),
+        st.builds(Swapped, a=st.integers(), b=st.integers()),
     ),
     max_leaves=8,
 )
