@@ -185,7 +185,7 @@ def test_a_process_may_end_while_programs_wait():
         "threading.Thread(target=lambda: f(backend=hang), daemon=True).start()\n"
         "hang.wait_for(50)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -204,5 +204,5 @@ def test_programs_run_in_a_child_of_os_fork():
         "    os._exit(7)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
     assert done.stdout == "7\n"

@@ -226,24 +226,25 @@ def test_children_of_a_failed_state_fail_with_its_error():
 
 @pytest.mark.parametrize("completes", ["at once", "on a thread"])
 def test_ten_thousand_forks_need_no_threads_of_their_own(completes):
-    before = threading.active_count()
-    peak = 0
+    before = set(threading.enumerate())
+    there = set()
 
     with ScriptedBackend(completes=completes) as backend:
 
         def body(s):
-            nonlocal peak
+            nonlocal there
             s += "x" + lm.gen("p", max_tokens=1)
             forks = s.fork(10_000)
             for fork in forks:
                 fork += lm.gen("y", max_tokens=1)
-            peak = threading.active_count()
+            there = set(threading.enumerate())
             forks.join()
             return s["y"]
 
         assert len(run(body, backend).ret_value) == 10_000
-    assert peak <= before + 2
-    assert threading.active_count() <= before + 1
+    assert {thread.name for thread in there - before} <= {"lmlang-dispatcher", "lmlang-scripted"}
+    assert len(there - before) <= 2
+    assert {thread.name for thread in set(threading.enumerate()) - before} <= {"lmlang-dispatcher"}
 
 
 @pytest.mark.parametrize("completes", ["at once", "on a thread", "when released"])

@@ -153,7 +153,7 @@ def test_the_last_run_is_kept_by_no_thread(completes):
         weakref.finalize(state._cursor.run, gone.set)
         backend.requests.clear()
         del state
-        for _ in range(100):  # until the threads have come to the end of their last work
+        for _ in range(1_200):  # until the threads have come to the end of their last work
             gc.collect()
             if gone.wait(0.05):
                 break

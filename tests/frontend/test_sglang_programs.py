@@ -527,11 +527,11 @@ def test_a_function_inside_a_function(backend):
 
 
 def test_no_thread_is_left():
-    base = {thread.name for thread in threading.enumerate()}
+    before = set(threading.enumerate())
     with RandomBackend(completes="on a thread") as made:
         sgl.set_default_backend(made)
         tip_suggestion.run_batch([{"topic": t, "n": 3} for t in "abcdef"], num_threads=6)
-    left = {thread.name for thread in threading.enumerate()} - base
+    left = {thread.name for thread in set(threading.enumerate()) - before}
     assert left <= {"lmlang-dispatcher"}
 
 
