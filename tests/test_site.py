@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+import lmlang as lm
 from tests import pages
 
 RUN_ELSEWHERE = {"reference/language.md", "reference/grammar.md", "how-to/serve.md"}
@@ -31,3 +34,8 @@ def test_the_navigation_and_the_list_for_language_models_have_every_page() -> No
         assert f"- {name}\n" in site, name
         title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         assert name == "index.md" or f"- [{title}]({name}): " in listed, name
+
+
+def test_the_python_interface_has_every_public_name() -> None:
+    page = (pages.ROOT / "docs/reference/api.md").read_text(encoding="utf-8")
+    assert [name for name in lm.__all__ if not re.search(rf"\b{name}\b", page)] == []
