@@ -287,14 +287,17 @@ class Automaton:
         """The bytes that must come next, up to where there is a choice or the output may end."""
         found = bytearray()
         while not state.accepting and len(found) < most:
-            following = self.following(state)
-            if len(following) != 1:
-                break
-            found += following
-            onward = self.push(state, following[0])
-            assert onward is not None
+            runs = self.runs(state)
+            run = _beginning_of(runs) if runs else b""
+            if not run:
+                run = self.following(state)
+                if len(run) != 1:
+                    break
+            found += run
+            onward = self.run(state, run)
+            assert onward is not None, "what is forced leads somewhere"
             state = onward
-        return bytes(found)
+        return bytes(found[:most])
 
     def _keep_start(self) -> None:
         """Let the start be forgotten with all others: what it leads to would stay for ever."""
@@ -313,3 +316,10 @@ class Automaton:
                 self._keep_start()
             found = self._states.setdefault(key, State(key, self.rules.accepting(key)))
         return found
+
+
+def _beginning_of(runs: tuple[bytes, ...]) -> bytes:
+    """What runs in ascending order all begin with."""
+    first, last = runs[0], runs[-1]
+    end = next((at for at, byte in enumerate(first) if byte != last[at]), len(first))
+    return first[:end]

@@ -385,3 +385,22 @@ def test_keys_that_nothing_known_begins_like_go_on_alike(text: str) -> None:
                 assert not frame.known
             key = rules.push(key, byte)
         assert shared > 5
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_what_is_forced_is_what_follows_byte_by_byte(document: str, closed: bool) -> None:
+    automaton = grammar_of(closed, "line").automaton
+    rules, lengths = automaton.rules, set[int]()
+    data = written(document, closed, "line")
+    for end in range(len(data)):
+        state = automaton.run(automaton.start, data[:end])
+        assert state is not None
+        key, due = state.key, b""
+        while not rules.accepting(key) and len(following := rules.following(key)) == 1:
+            due += following
+            key = rules.push(key, following[0])
+        assert automaton.forced(state) == due
+        assert automaton.forced(state, 3) == due[:3]
+        lengths.add(len(due))
+    assert max(lengths) > 3

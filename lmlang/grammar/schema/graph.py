@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from lmlang.errors import GrammarTooLarge, SchemaUnsupported, Unsatisfiable, quote
 from lmlang.grammar.budget import OutOfTime, spend
 from lmlang.grammar.formats import format_language
+from lmlang.grammar.schema.dialect import Reader
 from lmlang.grammar.schema.document import ANNOTATIONS, FALSE, TRUE, Document, Literal
 from lmlang.grammar.schema.expand import Expander
 from lmlang.grammar.schema.explain import told, why_empty
@@ -33,12 +34,12 @@ class SchemaGraph:
     Attributes:
         root: The node of the whole output.
         document: The schema as it was read.
+        silent: Keywords of schemas that were read and that say nothing, with the reason.
     """
 
     def __init__(self, text: str, style: Style) -> None:
         self.document = Document(read(text))
         self._style = style
-        self._expander = Expander(self.document)
         self._literals: list[tuple[Literal, ...]] = []
         self._nodes: dict[tuple[Literal, ...], Node] = {}
         self._shapes: list[tuple[Shape, ...]] = []
@@ -47,13 +48,16 @@ class SchemaGraph:
         self._both: dict[tuple[Node, Node], Node] = {}
         self._complete = False
         self.root = self._node((self.document.root,))
-        self._expand()
+        expander = Expander(self.document)  # holds far more than is needed later
+        self._expand(expander)
         self._find_shortest()
         self._check_satisfiable()
         while self._prune():
             self._find_shortest()
             self._check_satisfiable()
+        self._filled.clear()
         self._complete = True
+        self.silent = self._silent(expander.reader)
 
     def __len__(self) -> int:
         return len(self._literals)
@@ -87,9 +91,8 @@ class SchemaGraph:
             for literal in self._literals[node]
         ]
 
-    def silent(self) -> list[str]:
-        """Keywords of schemas that were read and that say nothing, with the reason."""
-        reader, found = self._expander.reader, []
+    def _silent(self, reader: Reader) -> list[str]:
+        found = []
         for schema in self.document.schemas[1:]:
             if reader.has_read(schema.number):
                 keywords, place = reader.keywords(schema.number), where(schema.pointer)
@@ -128,12 +131,12 @@ class SchemaGraph:
     def _sorted(self, literals: frozenset[Literal]) -> Node:
         return self._node(sorted(literals))
 
-    def _expand(self) -> None:
+    def _expand(self, expander: Expander) -> None:
         """Expand all nodes that can be reached, those behind pairs of nodes too."""
         while len(self._shapes) < len(self._literals):
             node = len(self._shapes)
             with self._located(node):
-                found = self._expander.shapes(self._literals[node], self._sorted)
+                found = expander.shapes(self._literals[node], self._sorted)
                 self._shapes.append(tuple(found))
                 for shape in found:
                     goals(shape, self)
@@ -268,5 +271,5 @@ def explain(graph: SchemaGraph) -> str:
         f"{node:>4}  {told(graph, node)}    <- {' and '.join(graph.pointers(node)) or 'anything'}"
         for node in range(len(graph))
     ]
-    lines += [f"      {line}" for line in graph.silent()]
+    lines += [f"      {line}" for line in graph.silent]
     return "\n".join(lines)

@@ -19,6 +19,8 @@ from lmlang.grammar.schema.style import Layout, spell_text
 from lmlang.grammar.schema.ways import MAX_KEPT, Ways
 from lmlang.grammar.tables import Spelling, TextTable, spelled
 
+NONE: frozenset[bytes] = frozenset()
+"""No keys."""
 MANY = 4096
 """Keys of a cell that are counted at first."""
 MAX_ABOVE = 256
@@ -101,7 +103,7 @@ class ObjectPlan:
         self._counts = shape.least > needed or few
         self.simple = not self._counts and not shape.some
         """Whether every property may come or not, but for those that are required."""
-        self.start = Spot(0, 0, (1 << len(shape.some)) - 1, frozenset())
+        self.start = Spot(0, 0, (1 << len(shape.some)) - 1, NONE)
         self._limit = [len(self.names)] * (len(self.names) + 1)
         for index in range(len(self.names) - 1, -1, -1):
             last = shape.names[index].required
@@ -145,7 +147,7 @@ class ObjectPlan:
 
     def keys(self, spot: Spot) -> tuple[bytes, ...]:
         """The names that may come next, spelled, in ascending order."""
-        known = Spot(spot.next, 0, 0, frozenset()) if self.simple else spot
+        known = Spot(spot.next, 0, 0, NONE) if self.simple else spot
         found = self._keys.get(known)
         if found is None:
             names = self.names[spot.next : self._limit[spot.next]]
@@ -199,7 +201,7 @@ class ObjectPlan:
     def widened(self, spot: Spot) -> Spot:
         """A spot where as much may come, and the keys that have been written besides."""
         forgotten = spot.written and self.forgets(spot)
-        return spot._replace(written=frozenset()) if forgotten else spot
+        return spot._replace(written=NONE) if forgotten else spot
 
     def cell_table(self, number: int, spot: Spot) -> TextTable:
         """The table of the keys of a cell; where keys must ascend, of those that may come."""
@@ -375,7 +377,7 @@ class ObjectPlan:
     def _way(self, spot: Spot) -> tuple[int, Step | None] | None:
         """The cost of the shortest way to an end, and its first step; None where there is none."""
         if self.simple and spot.written:
-            spot = spot._replace(written=frozenset())  # no other key is needed any more
+            spot = spot._replace(written=NONE)  # no other key is needed any more
         return self._ways.of(spot)
 
     def _steps(self, spot: Spot) -> Iterator[tuple[int, Step, Spot]]:
