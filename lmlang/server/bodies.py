@@ -6,13 +6,14 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
-from lmlang.errors import quote
+from lmlang.errors import QueueFull, quote
 from lmlang.server.config import ServerConfig
 from lmlang.server.refusals import Refusal
 
@@ -29,24 +30,61 @@ _STEPS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]', re.DOTALL)
 """Strings, and what opens and closes."""
 
 
+class Room:
+    """The memory for bodies that are being read; the event loop's own.
+
+    Args:
+        most: Bytes that all of them may hold together.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    @contextmanager
+    def taken(self) -> Iterator[Callable[[int], None]]:
+        """What takes some bytes, as they come; they are given back at the end of the block."""
+        held = 0
+
+        def take(count: int) -> None:
+            nonlocal held
+            if count > self._left:
+                raise QueueFull(
+                    "the bodies of other requests fill the room that this server has for them: "
+                    "try again later."
+                )
+            self._left -= count
+            held += count
+
+        try:
+            yield take
+        finally:
+            self._left += held
+
+
 async def json_body(
-    http: Request, config: ServerConfig, pooled: Callable[..., Awaitable[dict[str, Any]]]
+    http: Request,
+    config: ServerConfig,
+    room: Room,
+    pooled: Callable[..., Awaitable[dict[str, Any]]],
 ) -> dict[str, Any]:
     """The JSON object that a request carries.
 
     Args:
         http: The request.
         config: The limits.
+        room: Where its bytes are held.
         pooled: Runs a function on a thread.
 
     Raises:
         Refusal: 400, 408, 413 or 415, which the message explains.
+        QueueFull: There is no room.
     """
     _check_type(http)
-    data = await _read(http, config.max_body, config.body_timeout)
-    if len(data) <= AT_ONCE:
-        return parsed(data, config.max_depth)
-    return await pooled(parsed, data, config.max_depth)
+    with room.taken() as take:
+        data = await _read(http, config.max_body, config.body_timeout, take)
+        if len(data) <= AT_ONCE:
+            return parsed(data, config.max_depth)
+        return await pooled(parsed, data, config.max_depth)
 
 
 def parsed(data: bytes, max_depth: int) -> dict[str, Any]:
@@ -122,13 +160,13 @@ def _check_type(http: Request) -> None:
         )
 
 
-async def _read(http: Request, limit: int, seconds: float) -> bytes:
+async def _read(http: Request, limit: int, seconds: float, take: Callable[[int], None]) -> bytes:
     announced = http.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > limit:
         raise _too_large(limit)
     # Not wait_for, which before Python 3.12 loses a cancellation that comes with the last byte: the
     # work of a client that is gone would then begin.
-    reading = asyncio.ensure_future(_all_of(http, limit))
+    reading = asyncio.ensure_future(_all_of(http, limit, take))
     try:
         await asyncio.wait({reading}, timeout=seconds)
         if reading.done():
@@ -142,13 +180,14 @@ async def _read(http: Request, limit: int, seconds: float) -> bytes:
     )
 
 
-async def _all_of(http: Request, limit: int) -> bytes:
+async def _all_of(http: Request, limit: int, take: Callable[[int], None]) -> bytes:
     parts, size = [], 0
     try:
         async for part in http.stream():
             size += len(part)
             if size > limit:
                 raise _too_large(limit)
+            take(len(part))
             parts.append(part)
     except ClientDisconnect:
         raise asyncio.CancelledError from None

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from lmlang.errors import DeadlineExceeded, LMLangError, fresh
 from lmlang.protocol import Backend, BackendInfo, Request, ScoreRequest, Scores
-from lmlang.server.bodies import json_body
+from lmlang.server.bodies import Room, json_body
 from lmlang.server.caller import Caller
 from lmlang.server.config import ServerConfig
 from lmlang.server.desk import Desk, owned_tag, within
@@ -23,6 +23,8 @@ from lmlang.server.stream import Work, stream_of
 from lmlang.wire import dumps
 
 T = TypeVar("T")
+BODIES = 256
+"""Of the largest bodies, so many are held at a time."""
 PIECE = 16_384
 """Elements of a list that are written at once: under a millisecond."""
 
@@ -53,6 +55,7 @@ class Server:
         self.config = config
         self.metrics = Metrics()
         self.desk = Desk(backend, config, self.metrics)
+        self._room = Room(BODIES * config.max_body)
 
     def caller(self, http: HTTPRequest) -> Caller:
         """Who asks: its request id, its tenant, whether it is an administrator."""
@@ -61,7 +64,7 @@ class Server:
 
     async def body(self, http: HTTPRequest) -> dict[str, Any]:
         """The JSON object that a request carries, read within the limits; raises `Refusal`."""
-        return await json_body(http, self.config, self.pooled)
+        return await json_body(http, self.config, self._room, self.pooled)
 
     def model(self) -> str:
         """What the model is called here; it may ask the backend: not for the event loop."""

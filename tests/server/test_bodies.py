@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from lmlang.server import context
-from lmlang.server.bodies import MAX_CONTAINERS, json_body, parsed, shape_of
+from lmlang.server.bodies import MAX_CONTAINERS, Room, json_body, parsed, shape_of
 from lmlang.server.config import ServerConfig
 from lmlang.server.refusals import Refusal
 from lmlang.testing import ScriptedBackend
@@ -92,9 +92,10 @@ def test_a_body_of_four_megabytes_is_read() -> None:
 @pytest.mark.parametrize("turns", range(6))
 def test_a_client_that_leaves_with_the_last_byte_is_gone(turns: int) -> None:
     async def read() -> bool:
-        last = asyncio.Event()
+        waits, last = asyncio.Event(), asyncio.Event()
 
         async def receive() -> dict[str, Any]:
+            waits.set()
             await last.wait()
             return {"type": "http.request", "body": b"{}", "more_body": False}
 
@@ -103,8 +104,8 @@ def test_a_client_that_leaves_with_the_last_byte_is_gone(turns: int) -> None:
 
         headers = [(b"content-type", b"application/json")]
         http = Request({"type": "http", "headers": headers}, receive)
-        reading = asyncio.ensure_future(json_body(http, ServerConfig(), pooled))
-        await asyncio.sleep(0.01)  # until it waits for the body
+        reading = asyncio.ensure_future(json_body(http, ServerConfig(), Room(1 << 20), pooled))
+        await waits.wait()
         last.set()
         for _ in range(turns):
             await asyncio.sleep(0)

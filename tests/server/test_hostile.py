@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,9 +12,10 @@ import pytest
 
 from lmlang.protocol import Generation, Request
 from lmlang.server.bodies import parsed
+from lmlang.server.context import BODIES
 from lmlang.server.refusals import Refusal
 from lmlang.testing import ScriptedBackend
-from tests.server.harness import Running, running
+from tests.server.harness import Running, running, until
 
 TOOL = {
     "type": "function",
@@ -116,3 +118,31 @@ def test_all_calls_of_an_answer_have_its_place_and_come_while_the_server_drains(
         "stop", "measure",
     ]  # fmt: skip
     assert answer.json()["usage"]["completion_tokens"] > len(FIRST)
+
+
+def test_bodies_under_way_have_so_much_room_and_no_more() -> None:
+    """All but the last of their bytes have come; nobody waits for those of one more."""
+    size = 1_000
+    head = (
+        "POST /lm/abort HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {size}\r\n\r\n"
+    )
+    name = b'{"request_id": "none"}'
+    with running(ScriptedBackend([]), max_body=size) as server, ExitStack() as stack:
+        address = urlsplit(server.url)
+        open_ = [
+            stack.enter_context(socket.create_connection((address.hostname, address.port)))
+            for _ in range(BODIES)
+        ]
+        for connection in open_:
+            connection.sendall(head.encode() + b" " * (size - 1))
+        client = stack.enter_context(server.client())
+
+        def status() -> int:
+            headers = {"content-type": "application/json"}
+            return client.post("/lm/abort", content=name * 45, headers=headers).status_code
+
+        until(lambda: status() == 503)
+        for connection in open_:
+            connection.close()
+        until(lambda: status() == 400)
