@@ -11,7 +11,7 @@ A feed belongs to one reader; any number of readers may read one state.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from lmlang.errors import BackendError, fresh
@@ -258,7 +258,11 @@ class TextFeed:
 
 
 class VariableFeed:
-    """The text of a variable: of a generation as it comes, of others at once."""
+    """The text of a variable: of a generation or a scope as it comes, of others at once.
+
+    What is partial in its events is the variable's, also where a generation inside of a scope
+    wrote the text.
+    """
 
     def __init__(self, reader: Reader, name: str, ring: Callable[[], None]) -> None:
         self._reader = reader
@@ -266,6 +270,8 @@ class VariableFeed:
         self._name = name
         self._ring = ring
         self._inner: Tail | TextFeed | None = None
+        self._scope: Variable | None = None
+        self._growing = Growing(None)
         self.ended = False
 
     def take(self) -> list[StreamEvent]:
@@ -277,12 +283,16 @@ class VariableFeed:
             if not variable.scope:
                 self._inner = Tail(self._run, variable, self._ring)
             elif variable.span is not None:
+                self._scope = variable
                 self._inner = TextFeed.of_scope(self._run, variable, self._ring)
             else:
                 return self._not_begun(variable)
         found = self._inner.take()
         if isinstance(self._inner, TextFeed):
             self.ended = self._inner.ended
+            found = [replace(each, partial=self._growing.push(each.text)) for each in found]
+            if self.ended and self._scope is not None:
+                found.append(StreamEvent(None, "", partial=self._growing.end(self._scope.value)))
         elif self._inner.settled and not found:
             self.ended = True
             found = [self._inner.last(_rest(self._inner))]

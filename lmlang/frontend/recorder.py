@@ -333,11 +333,11 @@ class ProgramState:
         The last one is the value itself (`Partial.done`). A type with validators of your own
         comes when these have accepted it, and so at once. Ends and raises as `text_iter` does.
         """
-        return partials(events(self._reader, var_name), var_name)
+        return partials(events(self._reader, var_name))
 
     def partial_async_iter(self, var_name: str) -> AsyncGenerator[Partial]:
         """As `partial_iter`, for ``async for``."""
-        return partials_async(events_async(self._reader, var_name), var_name)
+        return partials_async(events_async(self._reader, var_name))
 
     def error(self) -> BaseException | None:
         """What this state failed with, once everything appended has run; None if nothing did."""

@@ -128,19 +128,19 @@ async def texts_async(found: AsyncGenerator[StreamEvent]) -> AsyncGenerator[str]
                 yield event.text
 
 
-def partials(found: Generator[StreamEvent], name: str) -> Generator[Partial]:
+def partials(found: Generator[StreamEvent]) -> Generator[Partial]:
     """The partial values of a variable, by its events."""
     with contextlib.closing(found):
         for event in found:
-            if event.partial is not None and event.variable == name:
+            if event.partial is not None:
                 yield event.partial
 
 
-async def partials_async(found: AsyncGenerator[StreamEvent], name: str) -> AsyncGenerator[Partial]:
+async def partials_async(found: AsyncGenerator[StreamEvent]) -> AsyncGenerator[Partial]:
     """As `partials`."""
     async with contextlib.aclosing(found):
         async for event in found:
-            if event.partial is not None and event.variable == name:
+            if event.partial is not None:
                 yield event.partial
 
 
