@@ -111,6 +111,8 @@ class Arguments:
         if wrong is None:
             return ""
         hint = meant(wrong, (*self._own, *RUN_KEYWORDS))
+        if of_a_run(wrong):  # which a row cannot have
+            hint = f" (a keyword of runs stands behind the rows: run_batch(rows, {wrong}=…))"
         return f"got an unexpected keyword argument {quote(wrong)}{hint}"
 
 

@@ -206,6 +206,12 @@ def _made_of(functions: tuple[Function, ...], key: str) -> Any:
         raise ProgramError("there is no tool: give at least one function.")
     if len(functions) > MAX_TOOLS:
         raise ProgramError(f"{len(functions):,} tools: at most {MAX_TOOLS} are allowed.")
+    for function in functions:
+        if hasattr(function, "run_batch"):
+            raise ProgramTypeError(
+                f"the tool {getattr(function, '__name__', '')} is a program, which would need a "
+                "state: give a function that runs it and returns what the model is told."
+            )
     signatures = tuple([signature_of(function) for function in functions])
     by_name = {each.name: (each, f) for each, f in zip(signatures, functions, strict=True)}
     if len(by_name) < len(functions):

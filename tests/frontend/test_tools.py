@@ -362,6 +362,7 @@ def opaque(thing: Opaque) -> None:
         ((lambda: 0,), lm.ConstraintError, "has '<lambda>': write it with def"),
         ((3,), lm.ProgramTypeError, "this is an int"),
         ((int,), lm.ProgramTypeError, "this is a type"),
+        ((lm.function(lambda s: 0),), lm.ProgramTypeError, "is a program, which would need"),
         ((), lm.ProgramError, "there is no tool"),
     ],
 )
