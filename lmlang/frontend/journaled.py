@@ -23,7 +23,7 @@ from lmlang.frontend.options import RunOptions
 from lmlang.frontend.progress import Progress
 from lmlang.frontend.recorder import ProgramState
 from lmlang.frontend.reuse import Reused
-from lmlang.frontend.rows import OnError, Row
+from lmlang.frontend.rows import MAX_VERSION, OnError, Row
 from lmlang.frontend.runlog import RunLog
 from lmlang.frontend.snapshot import run_log
 from lmlang.frontend.variables import variables_of
@@ -32,8 +32,6 @@ from lmlang.wire.values import PROMPT, USAGE
 
 Make = Callable[[Row, int], Call]
 """The call of a row under a seed."""
-MOST = 256
-"""Characters of a version."""
 
 _log = logging.getLogger("lmlang")
 
@@ -269,8 +267,8 @@ def _checked_version(version: object) -> str | None:
             f'version={quote(repr(version))[1:-1]} must be a text, as in version="2": another '
             "one whenever the program has changed."
         )
-    if not 0 < len(version) <= MOST:
-        raise ProgramError(f"version has {len(version):,} characters: give 1 to {MOST}.")
+    if not 0 < len(version) <= MAX_VERSION:
+        raise ProgramError(f"version has {len(version):,} characters: give 1 to {MAX_VERSION}.")
     return version
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, overload
 
 from lmlang.errors import LMLangError, ProgramError, ProgramTypeError, an, note, quote
 from lmlang.frontend.arguments import meant, of_a_run
+from lmlang.frontend.content import content_digest
 from lmlang.frontend.decorator import function
 from lmlang.frontend.dsl import assistant, gen, select, system, user
 from lmlang.frontend.expression import Expression
@@ -21,6 +22,7 @@ from lmlang.frontend.members import members_of
 from lmlang.frontend.partial import Partial
 from lmlang.frontend.program import Function
 from lmlang.frontend.recorder import ProgramState
+from lmlang.frontend.rows import MAX_VERSION
 
 Examples: TypeAlias = Iterable[tuple[str, Any]]
 """Pairs of a text and what is right for it."""
@@ -106,7 +108,9 @@ def extract(
         instructions,
     )
     shots = _shots("extract", examples, lambda value: written(value, type))
-    return _values(_program("extract", head, shots, answer), texts, text, more, _value)
+    program = _program("extract", head, shots, answer)
+    more = _versioned(more, head, shots, answer, type)
+    return _values(program, texts, text, more, _value)
 
 
 @overload
@@ -163,6 +167,7 @@ def classify(
 
     shots = _shots("classify", examples, label)
     program = _program("classify", head, shots, answer, _classified)
+    more = _versioned(more, head, shots, answer, members)
     return _values(program, texts, text, more, lambda state: state.ret_value)
 
 
@@ -219,6 +224,7 @@ def generate(
     shots = _shots("generate", examples, write)
     program = _program("generate", head, shots, answer)
     if not stream:
+        more = _versioned(more, head, shots, answer, type)
         return _values(program, prompts, prompt, more, _value)
     if not isinstance(prompt, str):
         raise ProgramError(
@@ -266,6 +272,25 @@ def _program(
 
     body.__name__ = body.__qualname__ = name
     return function(body)
+
+
+def _versioned(
+    keywords: dict[str, Any],
+    head: str,
+    shots: Sequence[tuple[str, str]],
+    answer: Expression,
+    values: object,
+) -> dict[str, Any]:
+    """The keywords, ``version`` being another one where something else is asked for, too.
+
+    Nobody sees the program of a call change: it is made of what it is called with.
+    """
+    version = keywords.get("version")
+    if not isinstance(version, str) or not 0 < len(version) <= MAX_VERSION:
+        return keywords  # none, or one that is refused where it is read
+    nodes = tuple([leaf.node for leaf in answer.leaves])
+    asked = content_digest((version, head, tuple(shots), nodes, repr(values)))
+    return {**keywords, "version": asked}
 
 
 def _value(state: ProgramState) -> Any:
@@ -366,6 +391,11 @@ def _split(
     for name in keywords:
         if name == "n":
             raise ProgramTypeError(f"{where}: n cannot act: one text has one value; call it again.")
+        if name == "stream":
+            raise ProgramTypeError(
+                f"{where}: stream cannot act: it returns values that are done; lm.generate(…, "
+                "type=T, stream=True) gives values that grow."
+            )
         if name not in own and name not in _BATCH and not of_a_run(name):
             raise ProgramTypeError(
                 f"{where}: unknown keyword {quote(name)}{meant(name)}: it takes those of "

@@ -15,6 +15,8 @@ from lmlang.frontend import draws
 AUTO_THREADS = 64
 """Rows in flight with num_threads="auto": what a runtime batches well; a thread costs little."""
 MAX_THREADS = 1_024
+MAX_VERSION = 256
+"""Characters of the version under which a journal keeps rows whole."""
 
 OnError = Literal["raise", "return"]
 Bind = Callable[[tuple[Any, ...], dict[str, Any], str], inspect.BoundArguments]

@@ -183,6 +183,31 @@ def test_a_journal_keeps_what_has_been_generated(tmp_path):
     assert idle.requests == []
 
 
+def test_under_one_version_another_type_or_other_examples_are_another_program(tmp_path):
+    keywords = {"seed": 1, "journal": tmp_path / "run.sqlite", "version": "1"}
+
+    def asked(call):
+        backend = ScriptedBackend(lambda prompt: "5", scores={"5": -1.0, "6": -2.0})
+        return call(backend), len(backend.requests)
+
+    calls = [
+        lambda b: lm.extract("a", int, backend=b, **keywords),
+        lambda b: lm.extract("a", float, backend=b, **keywords),
+        lambda b: lm.extract("a", int, backend=b, examples=[("b", 1)], **keywords),
+        lambda b: lm.extract("a", int, backend=b, instructions="Now.", **keywords),
+        lambda b: lm.extract("a", int, backend=b, max_tokens=9, **keywords),
+        lambda b: lm.classify("a", ["5", "6"], backend=b, **keywords).label,
+        lambda b: lm.classify("a", {5: "5", 6: "6"}, backend=b, **keywords).label,
+    ]
+    first = [asked(call) for call in calls]
+    assert [repr(value) for value, _ in first] == ["5", "5.0", "5", "5", "5", "'5'", "5"]
+    # The last one asks for the same as the one before it, of which it has other values.
+    assert [count for _, count in first] == [1, 1, 1, 1, 1, 1, 0]
+    assert [asked(call) for call in calls] == [(value, 0) for value, _ in first]
+    with pytest.raises(ProgramError, match="version has 257 characters"):
+        lm.extract("a", int, **{**keywords, "version": "x" * 257}, backend=ScriptedBackend())
+
+
 # ---------------------------------------------------------------------- types and their text
 
 
@@ -255,6 +280,7 @@ def test_outlines_are_short_or_none():
         (lambda: lm.classify("a", "xy"), ProgramError, "."),
         (lambda: lm.classify("a", ["x", "y"], examples=[("t", "z")]), ProgramError, "none of the"),
         (lambda: lm.classify("a", ["x", "y"], tries=2), ProgramTypeError, "unknown keyword"),
+        (lambda: lm.extract("a", int, stream=True), ProgramError, "stream cannot act"),
         (lambda: lm.generate(["a"], stream=True), ProgramError, "stream=True is for one prompt"),
         (lambda: lm.generate("a", stream=True, on_error="raise"), ProgramError, "of batches"),
         (lambda: lm.generate("a", examples=[("t", 3)]), ProgramTypeError, "the answer of an ex"),
