@@ -70,7 +70,7 @@ def choice(text: str) -> Choice:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -125,15 +125,15 @@ def test_so_many_threads_and_no_more_and_none_while_nothing_is_to_do() -> None:
     builder = Builder()
     compiler = Compiler(max_workers=2, build=builder)
     builder.open.clear()
-    before = threading.active_count()
+    before = set(threading.enumerate())
     futures = [compiler.submit(choice(str(number)), VOCABULARY) for number in range(9)]
     assert builder.begun.acquire(timeout=60)
     assert builder.begun.acquire(timeout=60)
-    assert threading.active_count() == before + 2
+    assert len(set(threading.enumerate()) - before) == 2
     builder.open.set()
     wait_for(futures, 20)
     assert builder.most == 2
-    eventually(lambda: threading.active_count() == before)
+    eventually(lambda: set(threading.enumerate()) <= before)
     compiler.close()
 
 
@@ -216,14 +216,14 @@ def test_two_hundred_different_ones_at_once() -> None:
 def test_closing_ends_what_runs_and_lets_go_of_what_waits() -> None:
     builder = Builder()
     compiler = Compiler(max_workers=1, build=builder)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     running = compiler.submit(choice("endless"), VOCABULARY)
     assert builder.begun.acquire(timeout=60)
     waiting = compiler.submit(choice("a"), VOCABULARY)
     compiler.close()
     for future in (running, waiting):
         assert isinstance(future.exception(60), Cancelled)
-    eventually(lambda: threading.active_count() <= before)
+    eventually(lambda: set(threading.enumerate()) <= before)
     with pytest.raises(ProgramError, match="this compiler is closed"):
         compiler.submit(choice("a"), VOCABULARY)
     compiler.close()
@@ -259,7 +259,7 @@ def test_a_child_of_os_fork_compiles_by_itself() -> None:
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3\n"
         "assert lost.result(60).match('lost')\n"
     )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=150)
 
 
 def test_a_budget_is_that_of_the_work_at_hand() -> None:

@@ -257,14 +257,14 @@ def test_categories_are_those_of_unicode() -> None:
     ],
 )
 def test_bombs_are_refused_soon(make: Callable[[], Language]) -> None:
-    begun = time.process_time()
+    begun = time.thread_time()
     with pytest.raises(GrammarTooLarge, match=r"lower its counts|flatten it|are the limit"):
         make().is_empty()
-    assert time.process_time() - begun < 3
+    assert time.thread_time() - begun < 3
 
 
 def test_large_languages_answer_at_once() -> None:
-    begun = time.process_time()
+    begun = time.thread_time()
     wide = of_length(1, 65_536) & ANY
     assert wide.shortest() is not None
     assert wide.size(5) == 5
@@ -281,7 +281,7 @@ def test_large_languages_answer_at_once() -> None:
     assert matching("(?:(?=a*b)a|b)*").contains("a" * 300 + "b")
     deep = matching("(?:" * 99 + "a" + ")?" * 99)
     assert deep.first(3) == ["", "a"]
-    assert time.process_time() - begun < 4
+    assert time.thread_time() - begun < 4
 
 
 @PROPERTY

@@ -181,10 +181,10 @@ def test_what_changes_how_a_search_goes_back_is_refused(pattern: str, at: int) -
     ],
 )
 def test_bombs_are_refused_at_once(pattern: str) -> None:
-    begun = time.process_time()
+    begun = time.thread_time()
     with pytest.raises(GrammarTooLarge, match=r"lower its counts|at character 100: flatten"):
         compile_regex(pattern)
-    assert time.process_time() - begun < 1
+    assert time.thread_time() - begun < 1
 
 
 @pytest.mark.parametrize(
@@ -203,9 +203,9 @@ def test_patterns_that_send_python_astray_cost_one_pass(pattern: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         language = matching(pattern)
-    begun = time.process_time()
+    begun = time.thread_time()
     assert not language.contains("a" * 2_000 + "!")
-    assert time.process_time() - begun < 5
+    assert time.thread_time() - begun < 5
 
 
 @pytest.mark.parametrize(

@@ -52,11 +52,11 @@ def test_the_states_of_the_shortest_output_have_masks_and_forced_tokens() -> Non
 
 def test_it_ends_where_its_time_is_over() -> None:
     grammar = fresh(json.dumps({"type": "string", "minLength": 5_000}))
-    begun = time.monotonic()
+    begun = time.thread_time()
     rehearse(grammar, 0.0)
     assert grammar.automaton.start.masks is None
     rehearse(grammar, 0.05)
-    assert time.monotonic() - begun < 10
+    assert time.thread_time() - begun < 10  # without an end it takes minutes
     rehearse(Grammar(Regex("a+"), real_vocabulary(), Automaton(rules_of(Regex("a+"))[0])), 60)
 
 

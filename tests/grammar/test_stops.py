@@ -138,17 +138,17 @@ def test_patterns_that_look_behind_their_end_are_refused(pattern: str, at: int) 
 )
 def test_no_pattern_makes_a_long_text_slow(pattern: str) -> None:
     matcher = StopMatcher((), [pattern])
-    begun = time.process_time()
+    begun = time.thread_time()
     for _ in range(100):
         assert matcher.push("ab" * 5 + "a" * 20)[1] is None
-    assert time.process_time() - begun < 5
+    assert time.thread_time() - begun < 5
 
 
 def test_cutting_a_text_into_pieces_is_not_quadratic() -> None:
     matcher = StopMatcher([f"{i}x" for i in range(16)], ["a.*b"])
-    begun = time.process_time()
+    begun = time.thread_time()
     matcher.push("a")
     for _ in range(20_000):
         assert matcher.push("c") == ("", None)
     assert matcher.finish() == "a" + "c" * 20_000
-    assert time.process_time() - begun < 3
+    assert time.thread_time() - begun < 3

@@ -274,10 +274,10 @@ def test_a_vocabulary_is_searched_fast() -> None:
     prompt = Prompt.of(Text("The capital of Fra"))
     ids = tokenizer.encode("The capital of Fra")
     assert healer.healing(prompt, ids, SamplingParams(heal=True)) is not None
-    begun = time.process_time()
+    begun = time.thread_time()
     for _ in range(20):
         healer.healing(prompt, ids, SamplingParams(heal=True))
-    assert time.process_time() - begun < 1
+    assert time.thread_time() - begun < 1
     healing = healer.healing(prompt, ids, SamplingParams(heal=True))
     assert healing is not None
     for start, allowed in enumerate(healing.allowed):

@@ -6,12 +6,15 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 
 from lmlang.protocol import Backend
+from lmlang.runtime.local import Runtime
+from lmlang.runtime.loop import EngineLoop
 from lmlang.server.app import make_app
 from lmlang.server.config import ServerConfig
 from lmlang.server.context import Server
@@ -74,6 +77,23 @@ def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
     while not true():
         assert time.monotonic() < end, "it did not come about"
         time.sleep(0.002)
+
+
+@contextmanager
+def engine_held(rt: Runtime) -> Iterator[EngineLoop]:
+    """The loop of an engine that stands between two steps, for the length of a block."""
+    gate, held = threading.Event(), Future[EngineLoop]()
+
+    def hold(loop: EngineLoop) -> None:
+        held.set_result(loop)
+        assert gate.wait(SECONDS)
+
+    rt._engine.tell(hold)
+    loop = held.result(SECONDS)
+    try:
+        yield loop
+    finally:
+        gate.set()
 
 
 def text(words: str, **fields: Any) -> dict[str, Any]:

@@ -9,8 +9,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,12 +18,11 @@ import pytest
 from uvicorn.server import ServerState
 
 from lmlang.runtime.local import Runtime
-from lmlang.runtime.loop import EngineLoop
 from lmlang.server.app import make_app
 from lmlang.server.config import ServerConfig
 from lmlang.server.lifecycle import ServerProcess
 from lmlang.testing import RandomBackend
-from tests.server.harness import Running, running, text, until
+from tests.server.harness import Running, engine_held, running, text, until
 from tests.server.test_scenarios import (
     MEGABYTE,
     MESSAGES,
@@ -127,23 +125,6 @@ def test_who_leaves_costs_one_more_step_at_most(server: Running, rt: Runtime) ->
     rt.check()
 
 
-@contextlib.contextmanager
-def engine_held(rt: Runtime) -> Iterator[EngineLoop]:
-    """The loop of an engine that stands between two steps, for the length of a block."""
-    gate, held = threading.Event(), Future[EngineLoop]()
-
-    def hold(loop: EngineLoop) -> None:
-        held.set_result(loop)
-        gate.wait(60)
-
-    rt._engine.tell(hold)
-    loop = held.result(60)
-    try:
-        yield loop
-    finally:
-        gate.set()
-
-
 # ---------------------------------------------------------------- floods
 
 
@@ -212,20 +193,22 @@ def test_the_last_of_a_flood_s_excess_is_refused_within_50_milliseconds() -> Non
         f"Content-Length: {len(body)}\r\n\r\n"
     )
 
-    async def refused(count: int) -> tuple[float, list[bytes]]:
+    async def asked(count: int, data: bytes) -> tuple[float, list[bytes]]:
         """So many connections at once: seconds until all are answered, and the answers."""
         state, ends = ServerState(), [End() for _ in range(count)]
-        began = time.process_time()
+        began = time.thread_time()
         for end in ends:
             protocol = process.config.http_protocol_class(process.config, state, {})
             protocol.connection_made(end)
-            protocol.data_received(head.encode() + body)
+            protocol.data_received(data)
         while state.tasks:
             await asyncio.sleep(0)
-        return time.process_time() - began, [end.written for end in ends]
+        return time.thread_time() - began, [end.written for end in ends]
 
-    seconds, answers = min(asyncio.run(refused(144)) for _ in range(5))
-    assert seconds < 0.05
+    seconds, answers = min(asyncio.run(asked(144, head.encode() + body)) for _ in range(5))
+    nothing = b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    usual, _ = min(asyncio.run(asked(144, nothing)) for _ in range(5))
+    assert seconds < max(0.05, 3 * usual)  # a machine may be slow
     for answer in answers:
         assert answer.startswith(b"HTTP/1.1 503")
         assert b"retry-after: 1\r\n" in answer
@@ -259,11 +242,10 @@ def test_two_megabytes_are_encoded_while_eight_streams_go_on(
     with ThreadPoolExecutor(8) as pool:
         reading = [pool.submit(read, number) for number in range(8)]
         until(lambda: rt.stats().running == 8)
-        alone = Pulse(server, time.process_time)
         begun = len(gaps)
         until(lambda: len(gaps) > begun + 500)
-        usual, count = alone.end(), len(gaps)
-        pulse = Pulse(server, time.process_time)
+        count = len(gaps)
+        pulse = Pulse(server)
         answer = client.post(path, json={"prompt": words, "text": words, "model": model_of(client)})
         beat = pulse.end()
         during = gaps[count:]
@@ -273,9 +255,8 @@ def test_two_megabytes_are_encoded_while_eight_streams_go_on(
     assert answer.status_code in (200, 400), answer.text
     assert answer.status_code == 200 or len(answer.content) < 4_096
     assert during, "the streams stood still"
-    # 0.1 s is the aim, in the process's own CPU seconds, beyond what eight readers and the engine
-    # take by themselves. A loop that waits for a core is not told apart: hence the wider bound for
-    # the longest gap. Encoded on the loop it would be as long as the encoding, 0.4 s.
-    assert beat < 0.3 + usual
+    # In CPU seconds, which no other process lengthens. 0.1 s is the aim, beyond what eight readers
+    # and the engine take by themselves. Encoded on the loop it would be the encoding's 0.4 s.
+    assert beat < 0.2
     assert sorted(during)[int(0.99 * len(during))] < 0.1 + max(gaps[begun:count])
     until(lambda: is_idle(server, rt))

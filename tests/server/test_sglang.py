@@ -394,20 +394,6 @@ def test_an_aborted_answer_says_so():
         assert client.post("/abort_request", json={"rid": "mine"}).json() == {"aborted": 0}
 
 
-def test_a_stream_that_takes_too_long_is_aborted(runtime):
-    config = ServerConfig(request_timeout=0.3)
-    long = {**GREEDY, "max_new_tokens": 90_000}
-    with (
-        served(make_app(runtime, config)) as url,
-        httpx.Client(base_url=url, timeout=SECONDS) as client,
-    ):
-        *_, last = chunks(client, long)
-        assert last["meta_info"]["finish_reason"]["type"] == "abort"
-        assert "0.3 s" in last["meta_info"]["finish_reason"]["message"]
-        answer = client.post("/generate", json={"text": "hello", "sampling_params": long})
-        assert answer.status_code == 504
-
-
 class Endless(ScriptedBackend):
     """A backend that never comes to an end behind its first token."""
 
@@ -415,6 +401,20 @@ class Endless(ScriptedBackend):
         generation = Generation(request)
         generation.push(Event(0, (104,), "h", (-1.0,)))
         return generation
+
+
+def test_a_stream_that_takes_too_long_is_aborted():
+    config = ServerConfig(request_timeout=0.1)
+    with (
+        served(make_app(Endless(), config)) as url,
+        httpx.Client(base_url=url, timeout=SECONDS) as client,
+    ):
+        first, last = chunks(client)
+        assert (first["text"], first["meta_info"]["finish_reason"]) == ("h", None)
+        assert last["meta_info"]["finish_reason"]["type"] == "abort"
+        assert "0.1 s" in last["meta_info"]["finish_reason"]["message"]
+        answer = client.post("/generate", json={"text": "hello"})
+        assert answer.status_code == 504
 
 
 def test_a_server_that_ends_aborts_its_streams():
