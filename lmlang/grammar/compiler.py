@@ -18,7 +18,7 @@ from lmlang.errors import (
     an,
     fresh,
 )
-from lmlang.grammar.automaton import Automaton, Rules
+from lmlang.grammar.automaton import Automaton, Rules, Swift
 from lmlang.grammar.budget import Budget, OutOfTime, within
 from lmlang.grammar.grammar import Grammar
 from lmlang.grammar.rehearsal import rehearse
@@ -62,8 +62,9 @@ def rules_of(spec: Spec) -> tuple[Rules, Explain]:
     if isinstance(spec, Hole):
         from lmlang.grammar.hole import HoleRules
 
-        whole = rules_of(spec.schema)
-        return HoleRules(spec, whole[0]), whole[1]
+        whole, explained = rules_of(spec.schema)
+        assert isinstance(whole, Swift), "those of schemas are"
+        return HoleRules(spec, whole), explained
     if isinstance(spec, Ebnf):
         from lmlang.grammar.ebnf_rules import ebnf_rules
 

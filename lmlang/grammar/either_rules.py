@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import TypeAlias
 
-from lmlang.grammar.automaton import Content, Key, Leaving, Rules
+from lmlang.grammar.automaton import Content, Key, Leaving, Rules, Swift
 
 Alive: TypeAlias = tuple[tuple[int, Key], ...]
 """Numbers of alternatives in ascending order, each with its own key."""
@@ -20,6 +20,7 @@ class EitherRules:
 
     def __init__(self, alternatives: Sequence[Rules]) -> None:
         self._alternatives = tuple(alternatives)
+        self._swift = [rules if isinstance(rules, Swift) else None for rules in alternatives]
 
     def start(self) -> Alive:
         """All alternatives."""
@@ -33,6 +34,42 @@ class EitherRules:
             if onward is not None:
                 found.append((number, onward))
         return tuple(found) or None
+
+    def run(self, key: Alive, data: bytes) -> Alive | None:
+        """Those that go on with some bytes."""
+        found = []
+        for number, inner in key:
+            swift = self._swift[number]
+            onward = self._pushed(number, inner, data) if swift is None else swift.run(inner, data)
+            if onward is not None:
+                found.append((number, onward))
+        return tuple(found) or None
+
+    def runs(self, key: Alive) -> tuple[bytes, ...] | None:
+        """Those of the one that is left."""
+        swift = self._swift[key[0][0]]
+        return None if swift is None or len(key) > 1 else swift.runs(key[0][1])
+
+    def ahead(self) -> Iterator[tuple[Content, ...]]:
+        """Those of all, in turn."""
+        for swift in self._swift:
+            if swift is not None:
+                yield from swift.ahead()
+
+    def same(self, key: Alive) -> tuple[int, Hashable] | None:
+        """What is the same in the one that is left."""
+        number, inner = key[0]
+        swift = self._swift[number]
+        found = None if swift is None or len(key) > 1 else swift.same(inner)
+        return None if found is None else (found[0], (number, found[1]))
+
+    def widened(self, key: Alive) -> Alive:
+        """Where at least as much may come in each of them."""
+        found = []
+        for number, inner in key:
+            swift = self._swift[number]
+            found.append((number, inner if swift is None else swift.widened(inner)))
+        return tuple(found)
 
     def following(self, key: Alive) -> bytes:
         """What may follow in any of them."""
@@ -69,3 +106,10 @@ class EitherRules:
     def pointer(self, key: Alive) -> str:
         """Where in the one that is left; "" while there are several."""
         return self._alternatives[key[0][0]].pointer(key[0][1]) if len(key) == 1 else ""
+
+    def _pushed(self, number: int, key: Key | None, data: bytes) -> Key | None:
+        for byte in data:
+            if key is None:
+                return None
+            key = self._alternatives[number].push(key, byte)
+        return key

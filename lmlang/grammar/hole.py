@@ -10,11 +10,11 @@ quotes tells where the one value ends.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from lmlang.errors import ConstraintError, quote
-from lmlang.grammar.automaton import Content, Key, Leaving, Rules
+from lmlang.grammar.automaton import Content, Key, Leaving, Swift
 from lmlang.grammar.spec import Hole, JsonSchema
 
 Scan: TypeAlias = tuple[int, bool, bool]
@@ -38,13 +38,13 @@ class HoleRules:
         ConstraintError: The texts around it are not of the schema.
     """
 
-    def __init__(self, hole: Hole, rules: Rules) -> None:
+    def __init__(self, hole: Hole, rules: Swift) -> None:
         self._rules = rules
         self._lead = hole.lead.encode()
         self._after = None if hole.after is None else hole.after.encode()
         self._inside: object = _FREE if self._after is None else _BEFORE
-        start = self._run(rules.start(), hole.before.encode())
-        if start is None or self._run(start, self._lead) is None:
+        start = rules.run(rules.start(), hole.before.encode())
+        if start is None or rules.run(start, self._lead) is None:
             raise ConstraintError(
                 f"no output of the schema begins with {quote(hole.before + hole.lead)}."
             )
@@ -77,7 +77,56 @@ class HoleRules:
         following = self._rules.following(inner)
         if at == _FREE:
             return following
-        return bytes([byte for byte in following if self.push(key, byte) is not None])
+        ends = following
+        if isinstance(at, tuple) and at[1]:  # only a quote leaves a string
+            ends = b"" if at[0] or at[2] else b'"'
+        dead = {byte for byte in ends if byte in following and self.push(key, byte) is None}
+        return bytes([byte for byte in following if byte not in dead]) if dead else following
+
+    def runs(self, key: HoleKey) -> tuple[bytes, ...] | None:
+        """Those of the whole text that go on in the value or end it, and the rest of the lead."""
+        inner, at = key
+        if isinstance(at, int):
+            return (self._lead[at:],)
+        runs = self._rules.runs(inner)
+        if runs is None or at == _FREE:
+            return runs
+        return tuple(run for run in runs if self.run(key, run) is not None)
+
+    def run(self, key: HoleKey, data: bytes) -> HoleKey | None:
+        """The key behind some bytes; None where no output goes on so."""
+        inner, at = key
+        rest = data
+        if isinstance(at, int):
+            lead = self._lead[at:]
+            rest = data[len(lead) :]
+            if data[: len(lead)] != lead[: len(data)]:
+                return None
+            at = at + len(data) if len(data) < len(lead) else self._inside
+        for byte in rest if at != _FREE else b"":
+            at = _scanned(at, byte)
+            if at is None:
+                return None
+        inner = self._rules.run(inner, data)
+        if inner is None or (rest and at == _DONE and not self._fits(inner)):
+            return None
+        return inner, at
+
+    def ahead(self) -> Iterator[tuple[Content, ...]]:
+        """Those of the whole text."""
+        return self._rules.ahead()
+
+    def same(self, key: HoleKey) -> tuple[int, Hashable] | None:
+        """What is the same in the whole text, in the same place of the value."""
+        inner, at = key
+        found = None if isinstance(at, int) else self._rules.same(inner)
+        return None if found is None else (found[0], (at, found[1]))
+
+    def widened(self, key: HoleKey) -> HoleKey:
+        """Where at least as much may come in the whole text, in the same place of the value."""
+        inner, at = key
+        wide = self._rules.widened(inner)
+        return key if wide is inner else (wide, at)
 
     def accepting(self, key: HoleKey) -> bool:
         """Whether the output may end here."""
@@ -92,7 +141,7 @@ class HoleRules:
         lead = b""
         if isinstance(at, int):
             lead = self._lead[at:]
-            inner, at = self._run(inner, lead), self._inside
+            inner, at = self._rules.run(inner, lead), self._inside
         if self.accepting((inner, at)):
             return lead
         rest = self._rules.completion(inner)
@@ -123,17 +172,10 @@ class HoleRules:
         """That of the whole text."""
         return self._rules.pointer(key[0])
 
-    def _run(self, key: Key | None, data: bytes) -> Key | None:
-        for byte in data:
-            if key is None:
-                return None
-            key = self._rules.push(key, byte)
-        return key
-
     def _fits(self, inner: Key) -> bool:
         """Whether what stands behind the hole makes a whole of it."""
         assert self._after is not None
-        end = self._run(inner, self._after)
+        end = self._rules.run(inner, self._after)
         return end is not None and self._rules.accepting(end)
 
 

@@ -5,6 +5,8 @@ A key is a state of the language's table; the table answers for whole runs of by
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator
+
 from lmlang.grammar.automaton import Content, Leaving
 from lmlang.grammar.language import Language
 from lmlang.grammar.tables import Spelling, spelled
@@ -33,6 +35,27 @@ class TextRules:
         """The state behind one more byte; None where no text goes on so."""
         found = self._table.push(key, byte)
         return found if found >= 0 else None
+
+    def run(self, key: int, data: bytes) -> int | None:
+        """The state behind some bytes; None where no text goes on so."""
+        found, end = self._table.run(key, data, 0)
+        return found if end == len(data) else None
+
+    def runs(self, key: int) -> tuple[bytes, ...] | None:
+        """Not known."""
+        return None
+
+    def ahead(self) -> Iterator[tuple[Content, ...]]:
+        """The whole text."""
+        yield self.contents(self._table.start)
+
+    def same(self, key: int) -> tuple[int, Hashable] | None:
+        """Nothing is behind a text."""
+        return None
+
+    def widened(self, key: int) -> int:
+        """No other."""
+        return key
 
     def following(self, key: int) -> bytes:
         """The bytes that may come next, in ascending order."""

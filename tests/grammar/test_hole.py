@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -10,11 +11,11 @@ from hypothesis import strategies as st
 
 from lmlang import wire
 from lmlang.errors import ConstraintError
-from lmlang.grammar.automaton import Automaton
+from lmlang.grammar.automaton import Automaton, Swift
 from lmlang.grammar.compiler import compile_spec, rules_of
 from lmlang.grammar.hole import stands_apart
 from lmlang.grammar.matcher import GrammarMatcher
-from lmlang.grammar.spec import Hole, JsonSchema
+from lmlang.grammar.spec import Choice, Either, Hole, JsonSchema, Regex
 from lmlang.grammar.vocabulary import Vocabulary
 from lmlang.protocol import Prompt, Request, Text
 
@@ -124,6 +125,46 @@ def test_masks_are_what_trying_every_token_gives(value, path, good, bad):
             due = {i for i, p in enumerate(pieces) if grammar.automaton.run(matcher.state, p)}
             assert legal == due
             assert matcher.accept_token(byte)
+
+
+EITHER = Either(
+    (SCHEMA, Regex('[{"a-j]+: ?[0-9]*'), JsonSchema.of({"type": "array"}), Choice(("{",)))
+)
+
+
+@pytest.mark.parametrize("rest", [False, True])
+@pytest.mark.parametrize("value", [*(case[0] for case in VALUES), None])
+def test_runs_of_bytes_come_to_what_their_bytes_come_to(value, rest):
+    spec = EITHER if value is None else hole(value, 3, rest)
+    rules, draws = rules_of(spec)[0], random.Random(str(value))
+    assert isinstance(rules, Swift)
+
+    def pushed(key, data):
+        for byte in data:
+            key = None if key is None else rules.push(key, byte)
+        return key
+
+    text = (TEXT if value is None else TEXT[len(spec.before) :]).encode()
+    if value is not None and not rest:
+        text = text[: 3 + len(value.encode())]
+    key, at, known = rules.start(), 0, 0
+    while at < len(text):
+        size = draws.choice([1, 1, 2, 3, 5, 8])
+        piece = text[at : at + size]
+        for data in (piece, piece[:-1] + b"}", piece + b'"', b'","' + piece, text[at:] + b"]"):
+            assert rules.run(key, data) == pushed(key, data), data
+        runs, wide = rules.runs(key), rules.widened(key)
+        following = {byte for byte in range(256) if rules.push(key, byte) is not None}
+        assert set(rules.following(key)) == following
+        assert following <= set(rules.following(wide))
+        if runs is not None:
+            known += 1
+            assert list(runs) == sorted(set(runs))
+            assert {run[0] for run in runs} == following
+            assert all(pushed(key, run) is not None for run in runs)
+        key, at = pushed(key, piece), at + size
+    assert rules.accepting(key)
+    assert known or value == "7"
 
 
 def test_values_that_others_depend_on_do_not_stand_apart():
