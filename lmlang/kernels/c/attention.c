@@ -15,9 +15,6 @@
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include "lmlang.h"
 #include "machine.h"

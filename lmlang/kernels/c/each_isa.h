@@ -4,6 +4,7 @@
    the instruction set's own. BLOCK by WIDE vectors of sums, WIDE of a row and one factor fill the
    registers that there are. */
 #if defined(__x86_64__)
+#include <immintrin.h>
 #define LANES 16
 #define BLOCK 6
 #define WIDE 4

@@ -399,9 +399,12 @@ TARGET static void N(load_queries)(const lm_attention *a, const unit *u, float f
     int stride = lm_fours(size);
     for (int h = 0; h < u->heads; h++)
         for (int i = 0; i < u->count; i++) {
+            int later = u->query + (i + 4 < u->count ? i + 4 : u->count - 1); /* far apart */
             int64_t at = a->queries ? a->queries[u->query + i] : u->query + i;
+            int64_t then = a->queries ? a->queries[later] : later;
             for (int g = 0; g < groups; g++, to += stride) {
                 int64_t head = (int64_t)(u->head + h) * groups + g;
+                N(fetch)(a->q, then * a->q_stride + head * a->q_head, size, width);
                 const char *from =
                     (const char *)a->q + (at * a->q_stride + head * a->q_head) * width;
                 for (int d = 0; d < size; d += LANES) {

@@ -47,9 +47,27 @@ INLINE void N(store)(float *p, vf x) { __builtin_memcpy(p, &x, sizeof x); }
 
 INLINE vf N(all)(float x) { return (vf){0} + x; }
 
+/* The larger of two numbers, or the smaller; the second of those that are alike or NaN. */
 INLINE vf N(larger)(vf a, vf b) {
+#if LANES == 16
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif LANES == 8
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
     vi more = a > b;
     return (vf)(((vi)a & more) | ((vi)b & ~more));
+#endif
+}
+
+INLINE vf N(smaller)(vf a, vf b) {
+#if LANES == 16
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif LANES == 8
+    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    vi less = a < b;
+    return (vf)(((vi)a & less) | ((vi)b & ~less));
+#endif
 }
 
 INLINE float N(largest)(vf x) {
@@ -107,23 +125,14 @@ INLINE vf N(largests)(vf x[LANES]) {
 }
 
 INLINE vi N(more)(vi a, vi b) {
+#if LANES == 16
+    return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#elif LANES == 8
+    return (vi)_mm256_max_epi32((__m256i)a, (__m256i)b);
+#else
     vi more = a > b;
     return (a & more) | (b & ~more);
-}
-
-/* The same of whole numbers. */
-INLINE vi N(maxima)(vi x[LANES]) {
-    for (int i = 0; i < LANES; i += 4) {
-        vi a = N(more)(SHUFFLED(x[i], x[i + 1], LOW1, 0), SHUFFLED(x[i], x[i + 1], HIGH1, 0));
-        vi b = N(more)(SHUFFLED(x[i + 2], x[i + 3], LOW1, 0), SHUFFLED(x[i + 2], x[i + 3], HIGH1, 0));
-        x[i / 4] = N(more)(SHUFFLED(a, b, LOW2, 0), SHUFFLED(a, b, HIGH2, 0));
-    }
-#if LANES >= 8
-    for (int n = LANES / 4; n > 1; n /= 2)
-        for (int i = 0; i < n; i += 2)
-            x[i / 2] = N(more)(SHUFFLED(x[i], x[i + 1], GROUPS, 0), SHUFFLED(x[i], x[i + 1], GROUPS, 1));
 #endif
-    return x[0];
 }
 
 /* 2^x to about a float's last bit; 0 below 2^-126. A polynomial in the rest to the nearest whole
@@ -132,8 +141,7 @@ INLINE vf N(exp2)(vf x) {
     const float round = 12582912.0f; /* 1.5 * 2^23: adding it leaves no room for a fraction */
     vi normal = ~(x <= -126.0f); /* NaN stays what it is */
     x = (vf)((vi)x & normal); /* -inf would leave no number behind */
-    vi much = x > 127.0f;
-    x = (vf)(((vi)x & ~much) | ((vi)N(all)(127.0f) & much));
+    x = N(smaller)(N(all)(127.0f), x);
     vf shifted = x + round;
     vf rest = x - (shifted - round);
     vf p = rest * 0.00015337577497120947f + 0.0013399859890341759f;
