@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lmlang.grammar.compiler import compile_spec
+from lmlang.grammar.compiler import REHEARSAL, compile_spec
+from lmlang.grammar.rehearsal import rehearse
 from lmlang.grammar.spec import JsonSchema, Regex
 from lmlang.grammar.vocabulary import Vocabulary
 
@@ -40,6 +41,9 @@ class Engine(Protocol):
 
     def regex(self, pattern: str) -> Any:
         """A regular expression compiled."""
+
+    def ready(self, compiled: Any) -> None:
+        """What is done while the prompt of a first output is read."""
 
     def begin(self, compiled: Any) -> Output:
         """An output at its beginning."""
@@ -72,6 +76,10 @@ class Ours:
     def regex(self, pattern: str) -> Any:
         """A regular expression compiled."""
         return compile_spec(Regex(pattern), self._vocabulary)
+
+    def ready(self, compiled: Any) -> None:
+        """What outputs may come to is worked out, as the compile service does it."""
+        rehearse(compiled, REHEARSAL)
 
     def begin(self, compiled: Any) -> Output:
         """An output at its beginning."""
@@ -115,6 +123,9 @@ class Guidance:
     def regex(self, pattern: str) -> Any:
         """A regular expression compiled."""
         return self._made(self._lib.LLMatcher.grammar_from_regex(pattern))
+
+    def ready(self, compiled: Any) -> None:
+        """Nothing."""
 
     def begin(self, compiled: Any) -> Output:
         """An output at its beginning."""
@@ -182,6 +193,9 @@ class Xgrammar:
         """A regular expression compiled."""
         compiler = self._lib.GrammarCompiler(self._info, max_threads=1, cache_enabled=False)
         return compiler.compile_regex(pattern)
+
+    def ready(self, compiled: Any) -> None:
+        """Nothing."""
 
     def begin(self, compiled: Any) -> Output:
         """An output at its beginning."""

@@ -1,7 +1,8 @@
 """What constraints cost: from text to the first mask, masks along documents, and what is forced.
 
     compile   a schema or pattern as text, to the mask of the first token
-    first     masks along valid documents, with a grammar that no output has had before
+    first     masks along valid documents, with a grammar that no output has had before, and that
+              has had the time that the service takes while a first prompt is read
     again     the same for a second output of the same grammar
     forced    tokens that the grammar leaves no choice about; each must be the document's own. More
               lie in forced bytes; of these another document is looked for that begins with the same
@@ -151,6 +152,8 @@ def masks(found: Sequence[Engine], kept: Sequence[Case], vocabulary: Vocabulary)
         fresh = {engine.name: engine.schema(case.schema) for engine in found}
         writer = Writer(found[0].schema(case.schema).automaton, case.schema)
         texts = [writer.written(document) for document in case.documents]
+        for engine in found:
+            engine.ready(fresh[engine.name])
         gc.collect()  # the case before and what wrote the texts, which no runtime has beside it
         for text in texts:
             ids = [] if text is None else vocabulary.encode(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -30,7 +31,9 @@ __all__ = ["Compiler", "Grammar", "compile_spec", "rules_of"]
 MAX_STATES = 150_000
 """States of all grammars that are kept, some 3 KB each; the last one used may have more."""
 REHEARSAL = 0.02
-"""Seconds, at about, in which what outputs may come to is worked out beforehand."""
+"""Seconds, at about, in which what outputs may come to is worked out, while prompts are read."""
+MAX_FRESH = 64
+"""Grammars that wait for that; there are so many only where more come than can be made."""
 SECONDS = 10.0
 """Time to compile one constraint, unless another limit is given."""
 
@@ -92,7 +95,6 @@ def compile_spec(spec: Spec, vocabulary: Vocabulary) -> Grammar:
     grammar = Grammar(spec, vocabulary, Automaton(rules), explain)
     if not grammar.closings.fits(grammar.automaton.start, ANY_BUDGET):
         grammar.closings.tokens(grammar.automaton.start)  # which says why
-    rehearse(grammar, REHEARSAL)
     return grammar
 
 
@@ -134,6 +136,7 @@ class _Service:
         self.lock = threading.RLock()  # a collected compiler ends it wherever that happens
         self.jobs: dict[Key, _Job] = {}
         self.queue: deque[Key] = deque()
+        self.fresh: deque[Grammar] = deque(maxlen=MAX_FRESH)
         self.threads: set[threading.Thread] = set()
 
     def submit(self, spec: Spec, vocabulary: Vocabulary) -> Future[Grammar]:
@@ -181,27 +184,40 @@ class _Service:
     def _work(self) -> None:
         while True:
             with self.lock:
-                if not self.queue:
+                if self.queue:
+                    key = self.queue.popleft()
+                    job = self.jobs[key]
+                    if all(future.cancelled() for future in job.waiting):
+                        del self.jobs[key]
+                        continue
+                    job.budget = Budget(self.seconds)
+                elif self.fresh:
+                    job, fresh = None, self.fresh.popleft()
+                else:
                     self.threads.discard(threading.current_thread())
                     return
-                key = self.queue.popleft()
-                job = self.jobs[key]
-                if all(future.cancelled() for future in job.waiting):
-                    del self.jobs[key]
-                    continue
-                job.budget = Budget(self.seconds)
-            made = job.run(self.build)
-            with self.lock:
-                del self.jobs[key]
-                if self.closed:
-                    made = Cancelled("the compiler was closed before it had made this grammar.")
-                if isinstance(made, Grammar) or (
-                    isinstance(made, ConstraintError) and not isinstance(made, OutOfTime)
-                ):
-                    self.made[key] = made
-                    self._make_room()
-            for future in job.waiting:
-                _settle(future, made)
+            if job is not None:
+                self._make(key, job)
+                continue
+            # What fails here fails again in the outputs that come there, whose readers hear of it.
+            with contextlib.suppress(Exception):
+                rehearse(fresh, REHEARSAL)
+
+    def _make(self, key: Key, job: _Job) -> None:
+        made = job.run(self.build)
+        with self.lock:
+            del self.jobs[key]
+            if self.closed:
+                made = Cancelled("the compiler was closed before it had made this grammar.")
+            elif isinstance(made, Grammar):
+                self.fresh.append(made)
+            if isinstance(made, Grammar) or (
+                isinstance(made, ConstraintError) and not isinstance(made, OutOfTime)
+            ):
+                self.made[key] = made
+                self._make_room()
+        for future in job.waiting:
+            _settle(future, made)
 
     def stop(self) -> list[threading.Thread]:
         """Let go of everything; the threads that still run, which soon end."""
@@ -216,6 +232,7 @@ class _Service:
                     job.budget.stop()
             threads = [t for t in self.threads if t is not threading.current_thread()]
             self.made.clear()
+            self.fresh.clear()
         for job in dropped:
             for future in job.waiting:
                 _settle(future, Cancelled("the compiler was closed before it had made this."))

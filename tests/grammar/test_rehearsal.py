@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 
 import pytest
 
 from lmlang.errors import GrammarTooLarge
 from lmlang.grammar.automaton import Automaton
-from lmlang.grammar.compiler import rules_of
+from lmlang.grammar.compiler import Compiler, rules_of
 from lmlang.grammar.grammar import Grammar
 from lmlang.grammar.rehearsal import rehearse
 from lmlang.grammar.spec import JsonSchema, Regex
@@ -71,3 +72,26 @@ def test_what_is_too_large_is_left_to_those_that_come_to_it(
     monkeypatch.setattr(grammar.masks, "expect", too_large)
     rehearse(grammar, 60)
     assert grammar.matcher().mask().count > 0
+
+
+def test_a_compiler_answers_first_and_rehearses_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_go_on, rehearsed = threading.Event(), threading.Event(), list[Grammar]()
+
+    def waiting(grammar: Grammar, seconds: float) -> None:
+        begun.set()
+        assert may_go_on.wait(60)
+        rehearsed.append(grammar)
+        raise ValueError("as it would be raised where an output comes there")
+
+    monkeypatch.setattr("lmlang.grammar.compiler.rehearse", waiting)
+    compiler = Compiler(max_workers=1)
+    first = compiler.compile(Regex("a+"), real_vocabulary())
+    assert first.matcher().accept_bytes(b"a")
+    assert begun.wait(60)
+    assert not rehearsed
+    other = compiler.submit(Regex("b+"), real_vocabulary())
+    may_go_on.set()
+    assert compiler.compile(Regex("c+"), real_vocabulary()) is not first
+    compiler.close()
+    assert rehearsed[0] is first
+    assert other.result().matcher().accept_bytes(b"b")
