@@ -16,7 +16,7 @@ from pydantic import AfterValidator
 
 import lmlang as lm
 from lmlang.errors import BudgetExceeded, ConstraintError, ProgramError
-from lmlang.frontend.dispatcher import Dispatcher
+from lmlang.frontend.dispatcher import Dispatcher, dispatcher
 from lmlang.frontend.json_text import parsed, place_of
 from lmlang.frontend.mending import LIVELY
 from lmlang.frontend.refused import without
@@ -483,6 +483,9 @@ def test_what_is_cancelled_while_a_validator_thinks_is_not_written_anew():
         state["x"]
     for thread in [each for each in threading.enumerate() if each.name == "lmlang-validators"]:
         thread.join(60)
+    done = threading.Event()
+    dispatcher().put(done.set)  # behind whatever they have asked for
+    assert done.wait(60)
     assert len(asked) == 1
 
 

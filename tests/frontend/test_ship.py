@@ -1,6 +1,7 @@
 """Programs that a server runs whole: the same as here and step by step, in fewer round trips."""
 
 import asyncio
+import contextlib
 import logging
 import re
 import threading
@@ -13,6 +14,7 @@ from lmlang.backends import retries
 from lmlang.testing import ScriptedBackend
 from tests.backends import test_remote_programs as given
 from tests.backends.served import SECONDS, served
+from tests.frontend.by_hand import deadlines_pass
 from tests.server.test_programs import Seen
 from tests.tiny import tiny_model
 
@@ -323,8 +325,17 @@ def test_a_deadline_ends_the_program_here_and_there(sides, runtimes):
     def program(s):
         s += "hello " + lm.gen("a", max_tokens=400, ignore_eos=True)
 
-    with pytest.raises(lm.DeadlineExceeded):
-        program.run(backend=sides.there, ship=True, deadline=0.02)
+    with stopped(runtimes[1]) as there:
+
+        def too_late():
+            assert there.wait(SECONDS)
+            deadlines_pass()
+
+        hand = threading.Thread(target=too_late)
+        hand.start()
+        with pytest.raises(lm.DeadlineExceeded):
+            program.run(backend=sides.there, ship=True, deadline=600)
+        hand.join(SECONDS)
     until_idle(runtimes[1])
 
 
@@ -334,15 +345,36 @@ def test_a_run_that_is_cancelled_is_cancelled_there(sides, runtimes):
         forks = s.fork(3)
         forks += "hello " + lm.gen("a", max_tokens=400, ignore_eos=True)
 
-    state = program.run(backend=sides.there, ship=True, stream=True)
-    begun = threading.Event()
-    sides.there.info()
-    while not runtimes[1].stats().running:
-        begun.wait(0.001)
-    state.cancel()
-    with pytest.raises(lm.Cancelled):
-        state.sync()
+    with stopped(runtimes[1]) as there:
+        state = program.run(backend=sides.there, ship=True, stream=True)
+        assert there.wait(SECONDS)
+        state.cancel()
+        with pytest.raises(lm.Cancelled):
+            state.sync()
     until_idle(runtimes[1])
+
+
+@contextlib.contextmanager
+def stopped(runtime):
+    """Has an engine stand behind its next step, for the length of a block; tells when it does."""
+    there, go_on = threading.Event(), threading.Event()
+
+    def stop(loop):
+        step = loop.step
+
+        def stopping(planned):
+            step(planned)
+            there.set()
+            assert go_on.wait(SECONDS)
+
+        loop.step = stopping
+
+    runtime._engine.call(stop)
+    try:
+        yield there
+    finally:
+        go_on.set()
+        runtime._engine.call(lambda loop: delattr(loop, "step"))
 
 
 def until_idle(runtime):
