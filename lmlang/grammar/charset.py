@@ -90,9 +90,13 @@ def _lettered() -> str:
 
 
 def _source(items: tuple[Item, ...], negated: bool) -> str:
-    parts = [
-        rf"\{item[1]}" if len(item) == 2 else rf"\U{item[1]:08x}-\U{item[2]:08x}" for item in items
-    ]
+    parts = []
+    for item in items:
+        if len(item) == 2:
+            parts.append(rf"\{item[1]}")
+        else:  # a range of one is no character to re, which folds ranges of Deseret in ASCII too
+            last = rf"-\U{item[2]:08x}" if item[2] > item[1] else ""
+            parts.append(rf"\U{item[1]:08x}{last}")
     return f"[{'^' if negated else ''}{''.join(parts)}]"
 
 

@@ -121,7 +121,7 @@ def unknown_rule(text: str, offset: int | None, name: str, known: list[str]) -> 
 
 
 _TOKEN = re.compile(
-    r"""(?P<skipped>[ \t\r\n]+|\#[^\r\n]*)
+    r"""(?P<skipped>[ \t\r\n\ufeff]+|\#[^\r\n]*)
     |(?P<head>[A-Za-z0-9_-]+)[ \t\r\n]*::=
     |(?P<name>[A-Za-z0-9_-]+)
     |(?P<text>"(?:[^"\\]|\\.)*")
@@ -188,7 +188,9 @@ class _Reader:
                 raise self._error(at, f"the rule {quote(self._name)} is defined twice; drop one")
             self._open(at)
         elif not self._frames:
-            raise self._error(at, "a rule begins with its name and ::=")
+            lark = re.match(r"[?!]?[\w-]+[ \t]*:=?[^:]|%", self._text[at:])
+            mend = "; in place of the : of Lark write ::=, and name the first rule root"
+            raise self._error(at, f"a rule begins with its name and ::={mend if lark else ''}")
         elif kind == "sign":
             self._repeat(at, *{"*": (0, None), "+": (1, None), "?": (0, 1)}[token["sign"]])
         elif kind == "count":

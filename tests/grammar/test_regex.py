@@ -52,6 +52,8 @@ def check(pattern: str, texts: list[str]) -> None:
 @given(PATTERNS | ANCHORED, st.lists(TEXTS, min_size=1, max_size=8))
 @example("(?i)[^k]", ["K", "K", "k", "s", "ſ"])
 @example("(?i)ſ|İ", ["s", "S", "i", "I", "ı", "İ"])
+@example("(?ia)[𐐀b]|𐐁", ["𐐀", "𐐨", "𐐩", "B"])
+@example("(?ia)[𐐀-𐐂]", ["𐐁", "𐐩", "𐐨"])
 @example(r"(?:^|b)*a$", ["a", "ba", "ab"])
 @example(r"a$\s*", ["a", "a\n", "a\n\n", "a "])
 @example(r"\B", ["", "a"])
