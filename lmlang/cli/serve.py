@@ -23,9 +23,10 @@ users of a machine can see. Each key has a cache of its own; only an administrat
 /metrics, /flush_cache, /abort_request and /server_info. SIGTERM and Ctrl-C let what is under way
 end; a second one ends at once. The log is one line of JSON for each request, without prompts.
 """
-MODEL = ("model", "implementation", "revision", "offline", "dtype", "device", "chat_template")
-ENGINE = ("kv_tokens", "memory_fraction", "host_kv_gb", "max_batch_tokens", "max_running")
-ENGINE_WORDS = ("policy", "speculative", "deterministic", "heartbeat", "lora")
+MODEL = ("model", "implementation", "revision", "offline", "dtype", "quantize", "device")
+TEMPLATE = ("chat_template",)
+ENGINE = ("kv_tokens", "kv_dtype", "memory_fraction", "host_kv_gb", "max_batch_tokens")
+ENGINE_WORDS = ("max_running", "policy", "speculative", "deterministic", "heartbeat", "lora")
 LIMITS = ("max_requests", "max_body", "max_samples", "max_batch")
 PROGRAMS = ("max_program_nodes", "max_program_states", "max_program_depth", "max_program_tokens")
 TIMES = ("request_timeout", "header_timeout", "body_timeout", "send_timeout", "drain_timeout")
@@ -47,6 +48,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--revision", metavar="REVISION", help="of a model on the hub")
     model.add_argument("--offline", action="store_true", default=None, help="use the cache alone")
     model.add_argument("--dtype", metavar="TYPE", help="float32, bfloat16 or float16")
+    model.add_argument("--quantize", metavar="KIND", help="auto, none, blocks, blocks8 or int8")
     model.add_argument("--device", metavar="DEVICE", help="cpu, cuda, or cuda:1 for the second GPU")
     model.add_argument(
         "--chat-template", metavar="TEMPLATE", help="a name such as chatml, or a file in Jinja"
@@ -74,6 +76,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
     engine = parser.add_argument_group("engine")
     engine.add_argument("--kv-tokens", type=int, metavar="N", help="slots of the KV pool")
+    engine.add_argument("--kv-dtype", metavar="TYPE", help="int8: keys and values as bytes")
     engine.add_argument(
         "--memory-fraction", type=float, metavar="F", help="of the free memory, for the KV pool"
     )
@@ -108,25 +111,28 @@ def _add(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="generations under way at a time, waiting ones included; 1024 without it",
     )
-    limits.add_argument("--max-body", type=int, metavar="BYTES", help="of a request; 4 MiB")
-    limits.add_argument("--max-samples", type=int, metavar="N", help="of one prompt; 16")
+    limits.add_argument(
+        "--max-body", type=int, metavar="BYTES", help="bytes of one request's body; 4194304"
+    )
+    limits.add_argument(
+        "--max-samples", type=int, metavar="N", help="samples (n) of one prompt; 16"
+    )
     limits.add_argument("--max-batch", type=int, metavar="N", help="prompts of one request; 64")
     for name, text in (
-        ("nodes", "of one program that a client ships; 20000"),
-        ("states", "that its forks make; 2048"),
-        ("depth", "of its forks in one another; 256"),
-        ("tokens", "that its generations may take together; 4194304"),
+        ("nodes", "nodes of one program that a client ships; 20000"),
+        ("states", "states that its forks make; 2048"),
+        ("depth", "forks of it in one another; 256"),
+        ("tokens", "tokens that its generations may take together; 4194304"),
     ):
         limits.add_argument(f"--max-program-{name}", type=int, metavar="N", help=text)
-    limits.add_argument("--request-timeout", type=float, metavar="S", help="600 seconds")
-    limits.add_argument("--header-timeout", type=float, metavar="S", help="to arrive; 20 seconds")
-    limits.add_argument("--body-timeout", type=float, metavar="S", help="to arrive; 30 seconds")
-    limits.add_argument(
-        "--send-timeout", type=float, metavar="S", help="for clients to read answers; 60 seconds"
-    )
-    limits.add_argument(
-        "--drain-timeout", type=float, metavar="S", help="for what is under way at the end; 30"
-    )
+    for name, text in (
+        ("request", "for one request, from its body to its answer; 600"),
+        ("header", "for a request's line and headers to arrive; 20"),
+        ("body", "for its body to arrive; 30"),
+        ("send", "for a client to go on with an answer that it leaves unread; 60"),
+        ("drain", "for what is under way when the server is told to end; 30"),
+    ):
+        limits.add_argument(f"--{name}-timeout", type=float, metavar="S", help=f"seconds {text}")
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -172,7 +178,7 @@ def _serve(options: argparse.Namespace) -> int:
     from lmlang.runtime.local import Runtime
 
     with bind(config) as listener:
-        parameters = chosen(*MODEL, *ENGINE, *ENGINE_WORDS)
+        parameters = chosen(*MODEL, *TEMPLATE, *ENGINE, *ENGINE_WORDS)
         with Runtime(**parameters, max_queued=config.max_requests) as runtime:  # type: ignore[arg-type]
             logs.told("loaded", model=runtime.info().model)
             serve(make_app(runtime, config), listener)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from lmlang.cli import main
 from lmlang.protocol import Generation, Request
 from lmlang.server.bodies import parsed
 from lmlang.server.context import BODIES
@@ -146,3 +147,16 @@ def test_bodies_under_way_have_so_much_room_and_no_more() -> None:
         for connection in open_:
             connection.close()
         until(lambda: status() == 400)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("--quantize", "'blocks8'"), ("--kv-dtype", "'int8'"), ("--dtype", "'bfloat16'")],
+)
+def test_a_kind_of_weights_that_there_is_not_is_refused(
+    option: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--port", "0", option, "frog"]) == 1
+    told = capsys.readouterr().err
+    assert "='frog' is unknown" in told
+    assert message in told
