@@ -86,7 +86,7 @@ def live(journal, notes, kill_at, version):
         [sys.executable, __file__, str(journal), str(notes), str(kill_at), version],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         cwd=os.getcwd(),
         env={**os.environ, "PYTHONPATH": os.getcwd()},
     )
