@@ -55,6 +55,7 @@ class Pattern:
         self._looks = any(node.looks is not None for node in automaton.nodes)
         self._behind: dict[int, Threads] = {}
         self._alike: dict[int, dict[int, int]] = {}
+        self._leads: tuple[dict[int, int], dict[int, frozenset[int]]] | None = None
         self._firsts: dict[tuple[int, frozenset[int]], Key] = {}
         self.sure = not self._asserts and not self._looks
         farthest = max(d for d in self._distances_of_nodes if d < NEVER)
@@ -80,6 +81,13 @@ class Pattern:
 
     def _likeness(self, length: int) -> dict[int, int]:
         """The classes of nodes that do the same; none if that would take too long."""
+        if self._leads is None:
+            self._leads = self._led()
+        kinds, onward = self._leads
+        return alike_for(length, kinds, onward) if kinds else {}
+
+    def _led(self) -> tuple[dict[int, int], dict[int, frozenset[int]]]:
+        """What each node reads, and where it leads; nothing if there are too many ways."""
         kinds: dict[int, int] = {END: -1, ANYTHING: -2}
         onward: dict[int, frozenset[int]] = {END: frozenset(), ANYTHING: frozenset((ANYTHING,))}
         ways = 0
@@ -90,8 +98,8 @@ class Pattern:
                 onward[number] = frozenset([other for other, _ in threads])
                 ways += len(threads)
                 if ways > MAX_WAYS:
-                    return {}
-        return alike_for(length, kinds, onward)
+                    return {}, {}
+        return kinds, onward
 
     def _key(self, starts: Iterable[Thread], begun: Iterable[list[Thread]], before: int) -> Key:
         if self.sure:
