@@ -188,7 +188,7 @@ class _Reader:
                 raise self._error(at, f"the rule {quote(self._name)} is defined twice; drop one")
             self._open(at)
         elif not self._frames:
-            lark = re.match(r"[?!]?[\w-]+[ \t]*:=?[^:]|%", self._text[at:])
+            lark = re.match(r"[?!]?[\w-]+[ \t]*:=?[^:]", self._text[at:])
             mend = "; in place of the : of Lark write ::=, and name the first rule root"
             raise self._error(at, f"a rule begins with its name and ::={mend if lark else ''}")
         elif kind == "sign":

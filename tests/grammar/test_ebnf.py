@@ -417,7 +417,6 @@ def test_the_dialect(text: str, output: str) -> None:
         ('root ::= "a"\nroot ::= "b"', ["line 2, column 1", "twice"]),
         ('"a"', ["column 1", "begins with its name"]),
         ('?start: "a" | b', ["line 1, column 1", "the : of Lark write ::=", "first rule root"]),
-        ("# c\n%ignore WS", ["line 2, column 1", "Lark"]),
         (r'root ::= "a\q"', ["column 12", "escape"]),
         (r'root ::= "\ud800"', ["U+D800"]),
         (r'root ::= "\U00110000"', ["U+110000"]),
