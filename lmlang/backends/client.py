@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import httpx
 
 from lmlang import wire
+from lmlang.backends.addresses import is_local
 from lmlang.backends.lanes import Lanes
 from lmlang.backends.pace import Pace
 from lmlang.backends.retries import STATUSES, Again, Retries, seconds_of
@@ -69,6 +70,7 @@ class Client:
                 verify=_trusted(),
                 timeout=httpx.Timeout(timeout, connect=connect, pool=None),
                 limits=limit,
+                trust_env=not is_local(url),  # whose proxies lead away from this machine
             )
 
         self._lanes = Lanes(make, KEPT_SECONDS)

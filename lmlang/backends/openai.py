@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lmlang import limits
+from lmlang.backends.addresses import address
 from lmlang.backends.characters import rendered
 from lmlang.backends.openai_ahead import Aheads
 from lmlang.backends.openai_answer import TokenTexts
@@ -122,7 +123,7 @@ class OpenAI:
         self._ahead_tokens = num_api_spec_tokens
         self._fingerprint = _digest(base_url, self._service, self._emulate, self._echo)
         self._connection = _connection(
-            None if base_url is None else _text("base_url", base_url),
+            None if base_url is None else address(base_url),
             api_key=None if api_key is None else _text("api_key", api_key),
             timeout=limits.number("timeout", timeout, 0, MAX_SECONDS, above=True),
             max_retries=limits.integer("max_retries", max_retries, 0, 100),

@@ -7,6 +7,7 @@ from typing import Any
 
 import openai
 
+from lmlang.backends.addresses import is_local
 from lmlang.backends.pace import Pace
 from lmlang.backends.retries import STATUSES, Again, seconds_of
 from lmlang.errors import BackendError, LMLangError, ProgramError, quote
@@ -44,9 +45,12 @@ class OpenAIClient:
     ) -> None:
         if api_key is None and base_url is not None:
             api_key = "none"  # the environment's key is not for just any server
+        own: dict[str, Any] = {}
+        if base_url is not None and is_local(base_url):  # proxies lead away from this machine
+            own["http_client"] = openai.DefaultAsyncHttpxClient(trust_env=False)
         try:
             self._client = openai.AsyncOpenAI(
-                api_key=api_key, base_url=base_url, timeout=timeout, max_retries=0
+                api_key=api_key, base_url=base_url, timeout=timeout, max_retries=0, **own
             )
         except openai.OpenAIError:
             raise ProgramError(

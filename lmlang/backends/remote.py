@@ -12,9 +12,9 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from lmlang import limits, wire
+from lmlang.backends.addresses import address
 from lmlang.backends.retries import Again, Retries
 from lmlang.errors import (
     BackendError,
@@ -24,7 +24,6 @@ from lmlang.errors import (
     QueueFull,
     WireError,
     an,
-    quote,
 )
 from lmlang.protocol import (
     BackendInfo,
@@ -80,7 +79,7 @@ class RuntimeEndpoint:
         max_concurrency: int = 128,
         requests_per_minute: int | None = None,
     ) -> None:
-        self._url = _address(url)
+        self._url = address(url)
         if requests_per_minute is not None:
             limits.integer("requests_per_minute", requests_per_minute, 1, 10**9)
         self._connection = _connection(
@@ -358,28 +357,6 @@ def _connection(url: str, **parameters: Any) -> Connection[Client]:
             "a server is asked by httpx, which is not installed: pip install 'lmlang[remote]'."
         ) from None
     return Connection(Client(url, **parameters))
-
-
-def _address(url: object) -> str:
-    """An address without its last slash; ProgramError where it is none, or holds a secret."""
-    if not isinstance(url, str):
-        raise ProgramTypeError(
-            f"the address of a server is a text such as 'http://localhost:30000', not "
-            f"{an(type(url).__name__)}."
-        )
-    try:
-        parts = urlsplit(url)
-        secret = parts.username is not None or parts.password is not None
-        plain = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        secret, plain = False, None
-    if secret:
-        raise ProgramError("the address of the server holds a password: give it as api_key=….")
-    if not plain or parts.query or parts.fragment or not url.isascii() or not url.isprintable():
-        raise ProgramError(
-            f"{quote(url)} is no address of a server: give one such as 'http://localhost:30000'."
-        )
-    return url.rstrip("/")
 
 
 def _key(key: object) -> str | None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import lmlang as lm
-from lmlang.errors import BackendError, LMLangError, WireError
+from lmlang.backends.addresses import is_local
+from lmlang.errors import BackendError, LMLangError, ProgramError, WireError
 from lmlang.protocol import EndTurn, Output, Prompt, Request, SamplingParams, Text, Turn
 from tests.backends.served import SECONDS, Asked, Scripted, Site, plain, site
 
@@ -162,3 +163,36 @@ def test_what_an_odd_server_says_is_told(apps, answer, message):
         asked(apps, answer)
     assert message in str(caught.value)
     assert not caught.value.retryable
+
+
+# ------------------------------------------------------------------ of both
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_no_proxy_of_the_environment_stands_before_this_machine(apps, host, monkeypatch):
+    pytest.importorskip("openai")
+    nobody = "http://127.0.0.1:9"
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, nobody)
+    info = plain(200, {"v": 1, "model": "m"})
+    url = apps.add(Scripted(info)).replace("127.0.0.1", host)
+    with lm.connect(url, max_retries=0) as remote:
+        assert remote.info().model == "m"
+    assert asked(apps, Sent(events(*GOOD))).text == "Paris"
+
+
+def test_other_addresses_are_not_of_this_machine():
+    urls = ("http://10.0.0.1", "https://example.org/v1", "http://localhost.example", "http://[::2]")
+    assert not any(map(is_local, urls))
+    urls = ("http://127.1.2.3:5", "http://[::1]:80/v1", "http://a.localhost", "https://LOCALHOST")
+    assert all(map(is_local, urls))
+
+
+@pytest.mark.parametrize(
+    "url", ["example.org/v1", "http://[", "http://x:99999", "", "http://a:b@c"]
+)
+def test_an_address_that_is_none_is_refused_at_once(url):
+    pytest.importorskip("openai")
+    for make in (lm.connect, lambda url: lm.OpenAI("m", base_url=url)):
+        with pytest.raises(ProgramError, match="address"):
+            make(url)
