@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from lmlang.grammar.alphabet import bits
 from lmlang.grammar.letters import NOTHING, OTHER, Letters, holds
 from lmlang.grammar.likeness import alike_for
 from lmlang.grammar.machine import NEVER, too_large
@@ -22,6 +23,9 @@ MAX_THREADS = 10_000
 """Threads of one state."""
 MAX_WAYS = 100_000
 """Ways from node to node by a character of an automaton whose states are compared."""
+
+FEW_LETTERS = 16
+"""For so many classes of characters each, readers are looked at one by one."""
 
 Thread: TypeAlias = "tuple[int, frozenset[Duty]]"
 """A node, and what has to hold of the text that comes besides."""
@@ -55,6 +59,7 @@ class Pattern:
         self._looks = any(node.looks is not None for node in automaton.nodes)
         self._behind: dict[int, Threads] = {}
         self._alike: dict[int, dict[int, int]] = {}
+        self._read_by: list[int] | None = None  # for each class, the sets that have it, as bits
         self._leads: tuple[dict[int, int], dict[int, frozenset[int]]] | None = None
         self._firsts: dict[tuple[int, frozenset[int]], Key] = {}
         self.sure = not self._asserts and not self._looks
@@ -157,6 +162,8 @@ class Pattern:
             node = self._nodes[number]
             if node.reads is not None:
                 onward.setdefault(node.reads, set()).update(node.onward)
+        if len(onward) * FEW_LETTERS > self.alphabet.count:
+            return self._parts_by_letter(onward)
         parts: list[tuple[int, list[int]]] = [(self.alphabet.all, [])]
         for number in sorted(onward):
             classes, finer = self._sets[number], []
@@ -167,6 +174,26 @@ class Pattern:
                     finer.append((some & ~classes, taken))
             parts = finer
         return [(some, set().union(*(onward[n] for n in taken))) for some, taken in parts if taken]
+
+    def _parts_by_letter(self, onward: dict[int, set[int]]) -> list[tuple[int, set[int]]]:
+        """The same in the same order, where each class is looked at rather than each reader."""
+        last, readers, classes = len(self._sets) - 1, 0, 0
+        if self._read_by is None:
+            self._read_by = [
+                sum(1 << last - number for number, some in enumerate(self._sets) if some >> n & 1)
+                for n in range(self.alphabet.count)
+            ]
+        for number in onward:
+            readers |= 1 << last - number
+            classes |= self._sets[number]
+        parts: dict[int, int] = {}
+        for letter in bits(classes):
+            here = self._read_by[letter] & readers
+            parts[here] = parts.get(here, 0) | 1 << letter
+        return [
+            (parts[here], set().union(*(onward[last - place] for place in bits(here))))
+            for here in sorted(parts, reverse=True)
+        ]
 
     def _moved(self, key: Key, letter: int) -> Key:
         threads, before, monitors = key

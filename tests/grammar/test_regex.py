@@ -16,6 +16,7 @@ from lmlang.grammar.language import matching
 from lmlang.grammar.regex import compile_regex
 from lmlang.grammar.search import search_for
 from lmlang.grammar.tables import Spelling, TextTable, spelled
+from lmlang.grammar.threads import Pattern
 from tests.grammar.patterns import ANCHORED, CHARACTERS, LOOKING, PATTERNS, TEXTS
 
 EVERYTHING = "".join(map(chr, range(0x20000)))
@@ -225,3 +226,21 @@ def test_what_cannot_be_searched_for_is_refused_with_its_place(pattern: str, mes
 
 def test_half_a_character_is_a_character_to_a_search() -> None:
     assert search_for(("[^a]b",)).begin().push("a\ud800b") == (1, 3)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(PATTERNS)
+def test_classes_are_parted_alike_by_readers_and_one_by_one(pattern: str) -> None:
+    automaton = compile_regex(pattern)
+    ways = []
+    for few in (0, 1 << 30):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("lmlang.grammar.threads.FEW_LETTERS", few)
+            kind = Pattern(automaton, pattern)
+            start = kind.start()
+            assume(start is not None)
+            keys = [start]
+            for key in keys:
+                keys += [to for _, to in kind.edges(key) if to not in keys][: 12 - len(keys)]
+            ways.append([kind.edges(key) for key in keys])
+    assert ways[0] == ways[1]
