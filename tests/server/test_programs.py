@@ -13,7 +13,7 @@ import lmlang as lm
 from lmlang import wire
 from lmlang.frontend import ir
 from lmlang.frontend.printer import print_program
-from lmlang.protocol import Output, Scores, Tokens
+from lmlang.protocol import Event, Generation, Output, Scores, Tokens
 from lmlang.server.config import ServerConfig
 from lmlang.testing import RandomBackend, ScriptedBackend
 from lmlang.wire.programs import AskedProgram, AskedRun, Told, answer_from_wire, program_to_wire
@@ -184,6 +184,25 @@ def test_the_error_of_a_child_that_is_joined_ends_the_program(server):
     program = TIPS.replace("gen %2 -> tip [max_tokens=5]", "gen %2 -> tip [stop_token_ids=[5000]]")
     found = told_by(server, asked(program))
     assert isinstance(found[-1], lm.ProgramError)
+
+
+class Quick(ScriptedBackend):
+    """A backend that has said its first token before anybody can watch, and says no other."""
+
+    def generate(self, request):
+        generation = Generation(request, self._cancel)
+        generation.push(Event(0, (104,), "h", (-1.0,)))
+        return generation
+
+
+def test_what_was_said_before_anybody_watched_is_told_at_once():
+    with (
+        running(Quick()) as server,
+        server.client() as client,
+        client.stream("POST", "/lm/programs", json=asked(forks_of(1)), timeout=60) as answer,
+    ):
+        told = answer_from_wire(values(next(answer.iter_lines()))[0])
+        assert told.item.text == "h"
 
 
 def test_budgets_and_deadlines_end_the_program(server):
