@@ -185,6 +185,8 @@ class Client:
         mend = "check the address, and that an lmlang server listens there."
         if response.is_redirect and target is not None:
             mend = f"it leads to {quote(target)}, and keys are not sent on: give the address there."
+        elif self.url.endswith("/v1"):
+            mend = "leave out the /v1 at its end, which is for clients of OpenAI's interface."
         return BackendError(
             f"{self.url}{path} answered with the status {status}: {mend}",
             retryable=status in STATUSES,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from http import HTTPStatus
 from typing import Any
 
 import openai
@@ -139,9 +140,11 @@ class OpenAIClient:
         return error
 
     def _refused(self, error: openai.APIStatusError) -> Exception:
-        status = error.status_code
+        status, mend = error.status_code, ""
+        if status == HTTPStatus.NOT_FOUND and not self.url.endswith("/v1"):
+            mend = " (base_url mostly ends with /v1)"
         told = BackendError(
-            f"{self.url} answered with the status {status}: {self._said(error)}",
+            f"{self.url} answered with the status {status}: {self._said(error)}{mend}",
             retryable=status in STATUSES,
             status=status,
         )

@@ -181,6 +181,21 @@ def test_no_proxy_of_the_environment_stands_before_this_machine(apps, host, monk
     assert asked(apps, Sent(events(*GOOD))).text == "Paris"
 
 
+def test_addresses_of_the_other_interface_are_known(apps):
+    pytest.importorskip("openai")
+    url = apps.add(Scripted(plain(404, {"detail": "Not Found"})))
+    with (
+        lm.connect(f"{url}/v1/", max_retries=0) as remote,
+        pytest.raises(BackendError, match="leave out the /v1"),
+    ):
+        remote.info()
+    with (
+        lm.OpenAI("m", False, base_url=url, max_retries=0) as backend,
+        pytest.raises(BackendError, match="mostly ends with /v1"),
+    ):
+        generate(backend)
+
+
 def test_other_addresses_are_not_of_this_machine():
     urls = ("http://10.0.0.1", "https://example.org/v1", "http://localhost.example", "http://[::2]")
     assert not any(map(is_local, urls))
