@@ -1,4 +1,4 @@
-"""The README's program runs as it stands, on the embedded model."""
+"""The README's program prints what stands below it, on the embedded model."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
-def test_the_first_program_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def test_the_first_program_prints_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    ((program, printed),) = re.findall(r"```python\n(.*?)```\n```text\n(.*?)```", README, re.DOTALL)
     exec(compile(program, "README.md", "exec"), {})
-    chosen, reply, *rows = capsys.readouterr().out.splitlines()
-    teams = {"billing", "shipping", "other"}
-    assert chosen.split()[0] in teams
-    assert reply
-    assert len(rows) == 2
-    assert {row.split(" | ")[0] for row in rows} <= teams
+    chosen, *rows = capsys.readouterr().out.splitlines()
+    said, *said_of_rows = printed.splitlines()
+    assert chosen == said
+    # What a model of this size writes freely may be another sentence on another processor.
+    assert [row.split("|")[0] for row in rows] == [row.split("|")[0] for row in said_of_rows]
+    assert all(row.split("|")[1].strip() for row in rows)
 
 
 def test_every_make_target_and_file_it_names_exists() -> None:
