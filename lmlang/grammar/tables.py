@@ -79,6 +79,8 @@ class TextTable:
         self._slots = np.full(1024, -1, np.int32)
         self._store = np.empty((64, 256), np.int32)
         self._used = 0
+        self._following: dict[int, bytes] = {}
+        self._heads: dict[bytes, bytes] = {}  # one object for equal ones
         self._plans = RowPlans(self._alphabet, spelling)
         self._blocks: dict[tuple[int, int, int], list[list[tuple[int, int, int]]]] = {}
         if machine.distance(machine.start) >= NEVER:
@@ -141,8 +143,12 @@ class TextTable:
 
     def following(self, state: int) -> bytes:
         """The bytes that are not `DEAD`, in ascending order."""
-        with self._lock:
-            return bytes(np.flatnonzero(self._kept(state) != DEAD).tolist())
+        found = self._following.get(state)
+        if found is None:
+            with self._lock:
+                found = bytes(np.flatnonzero(self._kept(state) != DEAD).tolist())
+            self._following[state] = found = self._heads.setdefault(found, found)
+        return found
 
     def is_between(self, state: int) -> bool:
         """Whether no character has begun."""

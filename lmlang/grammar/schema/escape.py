@@ -51,15 +51,16 @@ def can_leave(table: Table, state: int, rivals: tuple[bytes, ...]) -> bool:
     ways = [(state, rivals)]
     while ways:
         here, left = ways.pop()
-        paths = {rival[0] for rival in left if rival}
-        if not paths and b"" not in left:
+        paths, is_rival = bytes({rival[0] for rival in left if rival}), b"" in left
+        if not paths and not is_rival:
             return True
-        for byte in table.following(here):
-            if byte in paths:
-                rest = tuple(rival[1:] for rival in left if rival[:1] == bytes((byte,)))
-                ways.append((table.push(here, byte), rest))
-            elif b"" not in left or table.push(here, byte) != LEAVE:
-                return True
+        following = table.following(here)
+        others = following.translate(None, paths)
+        if any(not is_rival or table.push(here, byte) != LEAVE for byte in others):
+            return True
+        for byte in following.translate(None, others):
+            rest = tuple(rival[1:] for rival in left if rival[:1] == bytes((byte,)))
+            ways.append((table.push(here, byte), rest))
     return False
 
 

@@ -268,7 +268,7 @@ class Key:
             rivals = self._rivals(plan, spot, self.typed) if cells else ()
             taken = {rival[0] if rival else QUOTE for rival in rivals}
             for _, table, state in cells:
-                found.update(byte for byte in table.following(state) if byte not in taken)
+                found.update(table.following(state).translate(None, bytes(taken)))
             unsure |= taken
         found.update(byte for byte in unsure - found if self.push(byte, context))
         return bytes(sorted(found))
@@ -413,7 +413,7 @@ class Key:
         if plan.ordered or not spot.written:
             return ()
         size = len(typed)
-        return tuple(sorted(key[size:] for key in spot.written if key.startswith(typed)))
+        return tuple(key[size:] for key in beginning(plan.ascending_of(spot.written), typed))
 
     def _ends(self) -> Iterator[tuple[bytes, Reading]]:
         """The rests of keys that it may be, short ones, and what is behind them."""

@@ -111,6 +111,7 @@ class ObjectPlan:
         self._values: dict[tuple[Spot, Node, int], tuple[Value, ...]] = {}
         self._keys: dict[Spot, tuple[bytes, ...]] = {}
         self._tables: dict[tuple[bytes, ...], TextTable] = {}
+        self._ascending: dict[frozenset[bytes], tuple[bytes, ...]] = {}
         self._ways = Ways(self.may_end, self._steps, "an object")
         self._firsts: dict[int, list[bytes]] = {}
         self._above: dict[tuple[int, bytes], Language] = {}
@@ -202,6 +203,15 @@ class ObjectPlan:
         """A spot where as much may come, and the keys that have been written besides."""
         forgotten = spot.written and self.forgets(spot)
         return spot._replace(written=NONE) if forgotten else spot
+
+    def ascending_of(self, written: frozenset[bytes]) -> tuple[bytes, ...]:
+        """Keys in ascending order; of those that were asked for last, they are remembered."""
+        found = self._ascending.get(written)
+        if found is None:
+            if len(self._ascending) >= MAX_ABOVE:
+                self._ascending.clear()
+            found = self._ascending[written] = tuple(sorted(written))
+        return found
 
     def cell_table(self, number: int, spot: Spot) -> TextTable:
         """The table of the keys of a cell; where keys must ascend, of those that may come."""
