@@ -126,6 +126,8 @@ class Generation:
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
         """Call ``watcher()`` after every event, on the thread that pushes it.
 
+        Where there are events already, it is called for them at once.
+
         As a callback it may hand work on, nothing else.
 
         Returns:
@@ -133,6 +135,9 @@ class Generation:
         """
         with self._mutex:
             self._watchers += (watcher,)
+            told = bool(self._events)
+        if told:
+            watcher()
 
         def unwatch() -> None:
             with self._mutex:

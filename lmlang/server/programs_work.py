@@ -263,8 +263,6 @@ class ProgramWork:
         operation = self._noted(Operation(path, key, generation))
         generation.watch(partial(self._ring, operation))
         generation.add_done_callback(lambda _: self._ring(operation))
-        if generation.events_from(0):  # from before anybody watched
-            self._ring(operation)
         return generation
 
     def begin_score(self, request: ScoreRequest) -> Future[Scores]:
