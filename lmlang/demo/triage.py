@@ -8,7 +8,12 @@ from dataclasses import dataclass
 import lmlang as lm
 from lmlang.demo.say import Say
 
-PRIORITIES = ("low", "normal", "high", "urgent")
+PRIORITIES = {
+    "low": "It needs no answer.",
+    "normal": "It needs an answer this week.",
+    "high": "It needs an answer today.",
+    "urgent": "It needs an answer now.",
+}
 CLOSE = 0.2
 """Margin between the two likeliest below which a human looks."""
 MAILS = (
@@ -34,6 +39,17 @@ class Department(enum.Enum):
     OTHER = "other"
 
 
+ABOUT = {
+    Department.BILLING: "It is about a payment.",
+    Department.SHIPPING: "It is about a delivery.",
+    Department.SUPPORT: "It is about a technical problem.",
+    Department.SALES: "It is about a product.",
+    Department.JOBS: "It is about a job.",
+    Department.OTHER: "It is about something else.",
+}
+"""What a mail for each of them is about: whole sentences tell a small model more than names."""
+
+
 @dataclass(frozen=True)
 class Triage:
     """What a mail is."""
@@ -46,13 +62,10 @@ class Triage:
 @lm.function
 def triage(s: lm.ProgramState, mail: str) -> Triage:
     """Two choices about one mail."""
-    s += lm.system(
-        "You sort the mail of a shop. The departments are billing, shipping, technical support, "
-        "sales, jobs and other; the priorities are low, normal, high and urgent."
-    )
-    s += lm.user(f"{mail}\n\nWhich department is this for?")
-    s += lm.assistant(lm.select("department", Department))
-    s += lm.user("How urgent is it?")
+    s += lm.system("You sort the mail of a shop.")
+    s += lm.user(f"{mail}\n\nWhat is it about?")
+    s += lm.assistant(lm.select("department", ABOUT))
+    s += lm.user("Is it urgent?")
     s += lm.assistant(lm.select("priority", PRIORITIES))
     margins = [s.meta(name).margin or 0.0 for name in ("department", "priority")]
     return Triage(s["priority"], s["department"], min(margins) < CLOSE)
