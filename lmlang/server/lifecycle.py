@@ -72,8 +72,15 @@ class ServerProcess(uvicorn.Server):
         return int(self.servers[0].sockets[0].getsockname()[1])
 
     async def startup(self, sockets: list[Any] | None = None) -> None:
-        """Listen, and say where."""
-        await super().startup(sockets)
+        """Listen, and say where.
+
+        Raises:
+            ProgramError: Somebody else listens there by now.
+        """
+        try:
+            await super().startup(sockets)
+        except OSError as error:
+            raise _unavailable(self.context.config, error) from None
         self._loop = asyncio.get_running_loop()
         if self.started:
             config: ServerConfig = self.context.config
@@ -129,15 +136,20 @@ def bind(config: ServerConfig) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise ProgramError(
-                f"host={quote(config.host)} is no address of this machine: give one, or 0.0.0.0 "
-                "for all."
-            ) from None
-        raise ProgramError(
-            f"port={config.port} of {config.host} cannot be had ({error.strerror}): choose another."
-        ) from None
+        raise _unavailable(config, error) from None
     return listener
+
+
+def _unavailable(config: ServerConfig, error: OSError) -> ProgramError:
+    """Why nobody can listen at an address."""
+    if error.errno == errno.EADDRNOTAVAIL:
+        return ProgramError(
+            f"host={quote(config.host)} is no address of this machine: give one, or 0.0.0.0 for "
+            "all."
+        )
+    return ProgramError(
+        f"port={config.port} of {config.host} cannot be had ({error.strerror}): choose another."
+    )
 
 
 def serve(app: FastAPI, listener: socket.socket) -> None:

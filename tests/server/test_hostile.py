@@ -11,9 +11,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from lmlang.cli import main
+from lmlang.errors import ProgramError
 from lmlang.protocol import Generation, Request
+from lmlang.server.app import make_app
 from lmlang.server.bodies import parsed
+from lmlang.server.config import ServerConfig
 from lmlang.server.context import BODIES
+from lmlang.server.lifecycle import ServerProcess, bind
 from lmlang.server.refusals import Refusal
 from lmlang.testing import ScriptedBackend
 from tests.server.harness import Running, running, until
@@ -160,3 +164,17 @@ def test_a_kind_of_weights_that_there_is_not_is_refused(
     told = capsys.readouterr().err
     assert "='frog' is unknown" in told
     assert message in told
+
+
+def test_of_two_servers_that_begin_at_once_the_second_says_that_its_port_is_taken() -> None:
+    with bind(ServerConfig(port=0)) as first:
+        config = ServerConfig(port=first.getsockname()[1])
+        with bind(config) as second:  # while its model was loaded the other one has begun
+            first.listen()
+            with pytest.raises(ProgramError, match=f"port={config.port} of 127.0.0.1 cannot be"):
+                ServerProcess(make_app(ScriptedBackend([]), config)).run(sockets=[second])
+
+
+def test_an_address_of_another_machine_is_none_to_listen_on() -> None:
+    with pytest.raises(ProgramError, match=r"host='192\.0\.2\.1' is no address of this machine"):
+        bind(ServerConfig(host="192.0.2.1", insecure=True))
