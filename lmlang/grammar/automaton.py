@@ -146,6 +146,8 @@ class Swift(Rules, Protocol):
 
 _UNKNOWN = (b"",)
 """Runs of a state that nobody has asked for."""
+_NONE = 1 << 60
+"""More tokens than any budget has."""
 _NO_WAYS: dict[int | bytes, State | None] = {}
 """Those of all states of which nobody has asked for any; it stays empty."""
 
@@ -158,7 +160,8 @@ class State:
         ways: Where bytes lead that were tried, None where they lead nowhere; and runs of bytes.
         accepting: Whether the output may end here.
         masks: What has been made of this state for masks; owned by `masks.py`.
-        closing: The tokens that complete the output from here; owned by `canonical.py`.
+        closing: The tokens that complete the output from here; owned by `closing.py`.
+        enough: So many surely do; owned by it too.
     """
 
     __slots__ = (
@@ -167,6 +170,7 @@ class State:
         "_runs",
         "accepting",
         "closing",
+        "enough",
         "key",
         "masks",
         "ways",
@@ -178,6 +182,7 @@ class State:
         self.ways: dict[int | bytes, State | None] = _NO_WAYS
         self.masks: Any = None
         self.closing: Any = None
+        self.enough = _NONE
         self._following: bytes | None = None
         self._completion: bytes | None = None
         self._runs: tuple[bytes, ...] | None = _UNKNOWN

@@ -72,11 +72,15 @@ class Closings:
 
     def fits(self, state: State, budget: int) -> bool:
         """Whether `tokens` of a state are at most so many; mostly told without looking for them."""
+        if state.enough <= budget:
+            return True
         closing: _Closing | None = state.closing
         if closing is None:
             data = self._automaton.completion(state)
-            if len(data) <= budget and not data.translate(None, self._single):
-                return True
+            if not data.translate(None, self._single):
+                state.enough = len(data)
+                if len(data) <= budget:
+                    return True
             closing = self._closing(state)
         if closing.tokens is not None and len(closing.tokens) > budget:
             closing = self._search(state)

@@ -28,9 +28,12 @@ from lmlang.grammar.vocabulary import Vocabulary
 
 __all__ = ["Compiler", "Grammar", "compile_spec", "rules_of"]
 
-MAX_STATES = 150_000
-"""States of all grammars that are kept, some 3 KB each; the last one used may have more."""
-REHEARSAL = 0.02
+MAX_STATES = 75_000
+"""States of all grammars that are kept, some 3 KB each; the last one used may have more.
+
+A collection of garbage looks at all that they are made of, some 16 objects each: half a second.
+"""
+REHEARSAL = 0.05
 """Seconds, at about, in which what outputs may come to is worked out, while prompts are read."""
 MAX_FRESH = 64
 """Grammars that wait for that; there are so many only where more come than can be made."""
