@@ -75,7 +75,7 @@ class Stretch:
 def share(
     rows: Seq[RowSlots],
     members: Iterable[int],
-    pays: Callable[[int, int], bool],
+    pays: Callable[[int, Seq[int]], bool],
     span: int = 1,
     levels: int | None = None,
 ) -> tuple[list[Stretch], dict[int, int]]:
@@ -84,30 +84,32 @@ def share(
     Args:
         rows: Of a batch.
         members: Those to look at, which see all of their contexts.
-        pays: Whether a stretch of so many slots is to be shared by so many rows.
+        pays: Whether a stretch of so many slots is to be shared by these rows.
         span: Contexts are cut at multiples of so many slots.
         levels: At most so many stretches of one row; None for any number.
 
     Returns:
         The stretches, and of each member how many slots of its context are in any.
     """
-    cuts = dict.fromkeys(members, 0)
+    contexts = {i: rows[i].context for i in members}
+    cuts = dict.fromkeys(contexts, 0)
     stretches: list[Stretch] = []
     stack = [(list(cuts), 0, 0)]
     while stack:
         here, depth, level = stack.pop()
         branches: dict[int, list[int]] = {}
         for i in here:
-            context = rows[i].context
-            if len(context) > depth:
-                branches.setdefault(int(context[depth]), []).append(i)
+            if len(contexts[i]) > depth:
+                branches.setdefault(int(contexts[i][depth]), []).append(i)
         for branch in branches.values():
             if len(branch) == 1:
                 continue
-            first, begin = rows[branch[0]].context, cuts[branch[0]]
-            end = depth + min(common_prefix(first[depth:], rows[i].context[depth:]) for i in branch)
+            first, begin = contexts[branch[0]], cuts[branch[0]]
+            end = len(first)
+            for i in branch[1:]:
+                end = depth + common_prefix(first[depth:end], contexts[i][depth:end])
             cut, below = end - end % span, level
-            if level != levels and cut > begin and pays(cut - begin, len(branch)):
+            if level != levels and cut > begin and pays(cut - begin, branch):
                 stretches.append(Stretch(tuple(branch), first[begin:cut], level))
                 cuts.update(dict.fromkeys(branch, cut))
                 below += 1

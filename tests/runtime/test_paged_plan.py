@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -49,7 +51,7 @@ def decode_rows(shared: list[int], own: int = 3) -> list[RowSlots]:
     st.sampled_from([0.0, 0.0, 3.0]), st.sampled_from([1, 3]), st.booleans(),
 )  # fmt: skip
 def test_a_plan_for_a_device_gives_what_the_plan_for_a_cpu_gives(
-    rows: list[RowSlots], seed: int, least: int, chunk: int, windows: list[int], softcap: float,
+    rows: list[RowSlots], seed: int, least: int, at_once: int, windows: list[int], softcap: float,
     groups: int, sunk: bool,
 ) -> None:  # fmt: skip
     total = sum(row.count for row in rows)
@@ -58,7 +60,7 @@ def test_a_plan_for_a_device_gives_what_the_plan_for_a_cpu_gives(
     q, k, v, k_pool, v_pool, sinks = tensors(seed, *shapes, *pools)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paged_plan, "MIN_SAVED", least)
-        patch.setattr(paged_plan, "MAX_SHARED_CHUNK", chunk)
+        patch.setattr(paged_plan, "READ_AT_ONCE", at_once)
         plan = planned(rows, tuple(windows))
     usual = plan_attention(rows, CPU, windows)
     for window in windows:
@@ -93,8 +95,12 @@ def test_every_slot_that_a_query_sees_is_read_once(rows: list[RowSlots], least: 
         assert len(set(level.queries.tolist())) == len(level.queries)
         for g in range(len(level.starts) - 1):
             stretch = plan.table[level.table_starts[g] : level.table_starts[g + 1]].tolist()
-            assert len(stretch) * (level.starts[g + 1] - level.starts[g] - 1) >= least
-            for query in level.queries[level.starts[g] : level.starts[g + 1]].tolist():
+            members = level.queries[level.starts[g] : level.starts[g + 1]].tolist()
+            apart = [row.count for row in rows if row.start in members]
+            assert sum(apart) == len(members)
+            reads = [math.ceil(count / paged_plan.READ_AT_ONCE) for count in (*apart, sum(apart))]
+            assert len(stretch) * (sum(reads[:-1]) - reads[-1]) >= least
+            for query in members:
                 read[query] += stretch
     for row in rows:
         for i in range(row.count):
@@ -113,6 +119,14 @@ def test_what_is_shared_is_what_pays() -> None:
     (rows,) = plan.parts[0].rows
     assert rows.table_starts.diff().tolist() == [3] * 8
     assert (rows.queries, rows.starts) == (slice(0, 8), None)
+
+
+@pytest.mark.parametrize(("count", "shares"), [(1, True), (8, True), (30, False), (33, True)])
+def test_rows_share_where_slots_are_read_less_often(count: int, shares: bool) -> None:
+    """30 queries read a slot once, with others or not; 33 twice, and so 20 rows 40 times."""
+    tables = [np.r_[0:1_000, 2_000 + 40 * i : 2_000 + 40 * i + count] for i in range(20)]
+    rows = [RowSlots(i * count, count, table.astype(np.int64)) for i, table in enumerate(tables)]
+    assert planned(rows).form == (((1,),) if shares else ((),))
 
 
 def test_what_is_deeper_than_the_levels_is_left_to_the_rows() -> None:
