@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,8 +29,8 @@ from lmlang.grammar.token_trie import Bits, TokenTrie
 
 MAX_CONTENTS = 4_096
 """Contents whose tokens one vocabulary keeps."""
-SHORT = 16
-"""Most tokens have at most so many bytes; of longer ones most are no text."""
+LENGTHS = (64, 32, 16)
+"""Bytes up to which tokens are those of another state; most have no more than the last."""
 MAX_CLOSED = 120
 """States of free text at most."""
 MAX_FREE = 256
@@ -89,6 +90,20 @@ class _Counts(NamedTuple):
     exits: tuple[tuple[int, bytes, int], ...]
 
 
+class _Longer(NamedTuple):
+    """Tokens of more than so many bytes.
+
+    Args:
+        than: How many.
+        children: Those of each node that are so long, or below which something is.
+        others: The tokens that are not longer.
+    """
+
+    than: int
+    children: dict[int, list[int]]
+    others: Bits
+
+
 class Contents:
     """The contents that have been met with one vocabulary. Thread-safe: a cache, no more.
 
@@ -105,7 +120,7 @@ class Contents:
         self._alike: OrderedDict[int, Alike] = OrderedDict()
         self._free: dict[bytes, Free] = {}
         self._counts: dict[Spelling, _Counts] = {}
-        self._long, self._short_bits = trie.beyond(SHORT)
+        self._lengths = [_Longer(n, *trie.beyond(n)) for n in LENGTHS if n < trie.longest]
         self._lock = threading.Lock()
 
     def inside(self, content: Content) -> Inside:
@@ -122,7 +137,7 @@ class Contents:
             if counted and isinstance(table, TextTable):
                 found = self._counted(table, counted)
             else:
-                found = self._like_others(alike, one)
+                found = self._like_others(alike, one, self._lengths)
         self._keep(table, (one, start), found)
         return found
 
@@ -163,23 +178,34 @@ class Contents:
             while len(self._known) > MAX_CONTENTS:
                 self._known.popitem(last=False)
 
-    def _like_others(self, table: Alike, start: int) -> Inside:
+    def _like_others(self, table: Alike, start: int, lengths: Sequence[_Longer]) -> Inside:
         """What tokens do in a state, from one that differs from it for long tokens alone."""
         of = table.table
-        other = of.alike(start, SHORT)
-        if other == start or not self._long:
-            return self._made(table, start)
-        like = self._known.get((id(of), other)) or self._made(table, other)
-        self._keep(of, (other,), like)
-        trie, push = self._trie, table.push
-        deep = trie.levels[SHORT + 1]
+        for place, longer in enumerate(lengths, 1):
+            other = of.alike(start, longer.than)
+            if other != start:
+                like = self._known.get((id(of), other))
+                if like is None:
+                    like = self._like_others(table, other, lengths[place:])
+                    self._keep(of, (other,), like)
+                return self._as_far_as(table, start, like, longer)
+        return self._made(table, start)
+
+    def _as_far_as(self, table: Alike, start: int, like: Inside, longer: _Longer) -> Inside:
+        """The same where only the longer tokens differ."""
+        trie, labels = self._trie, self._trie.labels
+        deep = trie.levels[longer.than + 1]
         inside: list[int] = []
         left: list[int] = []
+        rows: dict[int, list[int]] = {}
         open_ = [(0, start)]
         while open_:
             node, state = open_.pop()
-            for child in self._long.get(node, ()):
-                onward = push(state, trie.labels[child])
+            row = rows.get(state)
+            if row is None:
+                row = rows[state] = table.rows([state])[0].tolist()
+            for child in longer.children.get(node, ()):
+                onward = row[labels[child]]
                 if onward >= 0:
                     open_.append((child, onward))
                     if child >= deep:
@@ -187,7 +213,7 @@ class Contents:
                 elif onward == LEAVE and child >= deep:
                     left.append(child)
         short = tuple(item for item in like.left if item[0] < deep)
-        bits = (like.bits & self._short_bits) | trie.bits(inside)
+        bits = (like.bits & longer.others) | trie.bits(inside)
         return Inside(table.table, bits, short + self._paths(left))
 
     def _made(self, table: Alike, start: int) -> Inside:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from lmlang.grammar.compiler import compile_spec
-from lmlang.grammar.contents import SHORT
+from lmlang.grammar.contents import LENGTHS as LEVELS
 from lmlang.grammar.matcher import GrammarMatcher
 from lmlang.grammar.spec import JsonSchema, Regex, Spec
 from lmlang.grammar.vocabulary import Vocabulary
 
-LENGTHS = (1, 2, 5, SHORT - 1, SHORT, SHORT + 1, SHORT + 2, 2 * SHORT, 40)
+SHORT = LEVELS[-1]
+LENGTHS = (1, 2, 5, SHORT - 1, SHORT, SHORT + 1, SHORT + 2, 2 * SHORT, 2 * SHORT + 1, 40)
 PIECES = sorted(
     {bytes([byte]) for byte in range(0x20, 0x7F)}
     | {b"a" * length + end for length in LENGTHS for end in (b"", b".", b"-", b"@", b'"', b"b")}
