@@ -26,6 +26,14 @@ KEPT_SECONDS = 20.0
 """For a connection to be kept without use: lmlang's servers close theirs after 30."""
 REST_SECONDS = 1.0
 """For an answer to end behind the last that it has to say."""
+_PLAIN = "no HTTPS is spoken there: begin the address with http://."
+TLS_MENDS = {
+    "WRONG_VERSION_NUMBER": _PLAIN,
+    "RECORD_LAYER_FAILURE": _PLAIN,
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not known here: name the authority's file in "
+    "the variable SSL_CERT_FILE.",
+}
+"""What to do about the failures of TLS, which do not pass."""
 DONE = b"[DONE]"
 MAX_ANSWER = 256 << 20
 """Bytes of an answer that is no stream."""
@@ -142,7 +150,8 @@ class Client:
                     await self._refuse(path, response)
                 yield response
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise Again(self._unreachable(error)) from None
+            found = self._unreachable(error)
+            raise (Again(found) if found.retryable else found) from None
         except (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError) as error:
             raise Again(self._lost(_reason(error))) from None
         except httpx.TimeoutException:
@@ -193,10 +202,12 @@ class Client:
         )
 
     def _unreachable(self, error: httpx.HTTPError) -> BackendError:
+        reason = _reason(error)
+        mend = next((mend for part, mend in TLS_MENDS.items() if part in reason), None)
         return BackendError(
-            f"{self.url} cannot be reached ({_reason(error)}): check the address, and that the "
-            "server runs.",
-            retryable=True,
+            f"{self.url} cannot be reached ({reason}): "
+            f"{mend or 'check the address, and that the server runs.'}",
+            retryable=mend is None,
         )
 
     def _lost(self, reason: str) -> BackendError:

@@ -7,10 +7,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 import lmlang as lm
 from lmlang.backends.addresses import is_local
+from lmlang.backends.client import Client
 from lmlang.errors import BackendError, LMLangError, ProgramError, WireError
 from lmlang.protocol import EndTurn, Output, Prompt, Request, SamplingParams, Text, Turn
 from tests.backends.served import SECONDS, Asked, Scripted, Site, plain, site
@@ -88,6 +90,26 @@ def test_an_administrator_s_route_says_itself_why_it_is_shut(apps):
     found = refused_by(apps, plain(403, ADMINS), lambda remote: remote.flush_cache())
     assert isinstance(found, BackendError)
     assert (str(found), found.status) == ("for administrators", 403)
+
+
+def test_who_asks_for_https_where_there_is_none_is_told_so_at_once(apps):
+    url = apps.add(Scripted(html())).replace("http:", "https:")
+    with (
+        lm.connect(url, max_retries=100) as remote,
+        pytest.raises(BackendError, match="begin the address with http://"),
+    ):
+        remote.info()
+
+
+def test_a_certificate_that_nobody_knows_is_told_as_such():
+    reason = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate"
+    client = Client(
+        "https://example.org", api_key=None, timeout=1, max_retries=0, max_concurrency=1,
+        requests_per_minute=None,
+    )  # fmt: skip
+    found = client._unreachable(httpx.ConnectError(reason))
+    assert "SSL_CERT_FILE" in str(found)
+    assert not found.retryable
 
 
 # ------------------------------------------------------------------ of lm.OpenAI
