@@ -198,13 +198,11 @@ class Document:
 
     def _resource(self, keyword: str, base: str, place: Place) -> Resource:
         uri = joined(place.resource.uri, base)
-        found = self._resources.by_uri.get(uri)
+        found = self._resources.found(uri)
         if found is None:
-            known = re.sub(r"^https?://", "", uri).startswith("json-schema.org/draft")
-            why = "the meta-schema itself" if known else "another document"
             raise SchemaUnsupported(
-                f"{keyword} {quote(base)} at {where(place.pointer)} refers to {why}, and nothing "
-                "is fetched: put what it names into $defs, with its $id.",
+                f"{keyword} {quote(base)} at {where(place.pointer)} refers to another document, "
+                "and nothing is fetched: put what it names into $defs, with its $id.",
                 keyword=keyword,
                 pointer=place.pointer,
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urljoin
 
 from lmlang.errors import SchemaUnsupported, quote
+from lmlang.grammar.schema.meta import meta_schema
 from lmlang.grammar.schema.source import Value
 
 RECURSIVE = "\ud800"
@@ -104,6 +105,16 @@ class Resources:
         self.dynamic = False
         if isinstance(value, dict):
             self._index(self.root)
+
+    def found(self, uri: str) -> Resource | None:
+        """The resource of an identifier: one of the document, or a meta-schema."""
+        known = self.by_uri.get(uri)
+        if known is None and (value := meta_schema(uri)) is not None:
+            assert isinstance(value, dict)
+            draft = draft_of(value, "", self.root.draft)
+            known = self.by_uri[uri] = self.by_root[id(value)] = Resource(uri, value, uri, draft)
+            self._index(known)
+        return known
 
     def _index(self, resource: Resource) -> None:
         """Find the identifiers and anchors of a document."""

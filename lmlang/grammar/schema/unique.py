@@ -202,8 +202,9 @@ def _pairs_of_objects(one: Object, other: Object) -> Iterator[tuple[Node, Node]]
 def _check_order(one: Object, other: Object, same: bool) -> None:
     for shape in (one, other):
         needed = sum(name.required for name in shape.names)
-        if shape.others and (shape.some or shape.least > needed):
-            raise _refused("its items are objects that need properties without a name")
+        if shape.others and (shape.some or shape.least > needed + 1):
+            # Such keys ascend: one may be any of them, and behind it a second may find none.
+            raise _refused("its items are objects that need several properties without a name")
     if same:
         return
     keys = [name.key for name in other.names]

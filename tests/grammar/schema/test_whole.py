@@ -37,6 +37,13 @@ TABLE: list[tuple[Any, list[Any]]] = [
         },
         [TWO, {}, {"a": 1}],
     ),
+    (
+        {
+            "uniqueItems": True,
+            "items": {"minProperties": 1, "additionalProperties": {"type": "integer"}},
+        },
+        [[TWO, {"b": 2}, {"a": 1, "b": 3}], [TWO, {"b": 2, "a": 1}], [{"x": 1}, {}], [[], 1, []]],
+    ),
 ]
 
 
@@ -61,9 +68,7 @@ def check(schema: Any, values: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(("schema", "values"), TABLE)
-def test_demands_that_others_have_met_already_ask_for_nothing(
-    schema: Any, values: list[Any]
-) -> None:
+def test_what_was_wrong_once_is_what_jsonschema_accepts(schema: Any, values: list[Any]) -> None:
     check(schema, values)
 
 
