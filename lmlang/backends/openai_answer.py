@@ -183,6 +183,8 @@ def _token(
     text: str, logprob: float | None, top: Sequence[tuple[str, float]], texts: TokenTexts
 ) -> Token:
     ranked = sorted(top, key=lambda pair: -pair[1])
+    if not all(isinstance(word, str) for word in (text, *[each for each, _ in ranked])):
+        raise TypeError("a token is no text")
     return Token(
         text,
         texts.id_of(text),

@@ -14,7 +14,17 @@ import lmlang as lm
 from lmlang.backends.addresses import is_local
 from lmlang.backends.client import Client
 from lmlang.errors import BackendError, LMLangError, ProgramError, WireError
-from lmlang.protocol import EndTurn, Output, Prompt, Request, SamplingParams, Text, Turn
+from lmlang.protocol import (
+    EndTurn,
+    Output,
+    Prompt,
+    Request,
+    SamplingParams,
+    ScoreRequest,
+    Tag,
+    Text,
+    Turn,
+)
 from tests.backends.served import SECONDS, Asked, Scripted, Site, plain, site
 
 PAGE = "<html><body>Welcome to the proxy of this company</body></html>"
@@ -164,6 +174,31 @@ def test_a_usage_that_is_none_is_a_typed_error(apps, usage):
     pytest.importorskip("openai")
     with pytest.raises(BackendError, match="not OpenAI's interface"):
         asked(apps, Sent(events(*GOOD, {"choices": [], "usage": usage})))
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        {"tokens": [0], "token_logprobs": [-1.0]},
+        {"tokens": ["a"], "token_logprobs": ["x"]},
+        {"tokens": ["a"], "token_logprobs": [-1.0, -1.0]},
+        {"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [[["a", -1.0]]]},
+        [{"token": "a"}],
+    ],
+)
+def test_tokens_that_are_none_are_a_typed_error(apps, logprobs):
+    pytest.importorskip("openai")
+    choice = {"index": 0, "text": "a", "logprobs": logprobs, "finish_reason": "stop"}
+    sent = {"id": "1", "object": "x", "created": 1, "model": "m", "choices": [choice]}
+    select = ScoreRequest(Prompt.of(Text("Hi")), (" a", " b"))
+    app = Scripted(Sent(events(sent)), plain(200, {**sent, "choices": [choice, choice]}))
+    url = f"{apps.add(app)}/v1"
+    with lm.OpenAI("m", False, base_url=url, max_retries=0, num_api_spec_tokens=8) as backend:
+        request = Request(Prompt.of(Text("Hi")), tag=Tag(run_id="r"))
+        with pytest.raises(BackendError, match="not OpenAI's interface"):
+            backend.generate(request).result(timeout=SECONDS)
+        with pytest.raises(BackendError, match="log-probabilities"):
+            backend.score(select).result(timeout=SECONDS)
 
 
 @pytest.mark.parametrize(
