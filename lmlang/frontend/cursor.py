@@ -154,7 +154,7 @@ class Cursor:
             self._child(self.state.child(i, f"{prefix}{i}/"), made) for i, made in enumerate(ids)
         ]
         states = tuple(child.state for child in children)
-        with run.changed:
+        with run.lock:
             run.states.extend(states)
         record = self._noted(node, path, source)
         append(self.state, [Operation(node, path, source, children=states, record=record)])

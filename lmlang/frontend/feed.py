@@ -58,7 +58,7 @@ class Feed(Protocol):
         ...
 
     def settled(self) -> bool:
-        """Whether nothing of it is under way, taken or not; the caller holds ``changed``."""
+        """Whether nothing of it is under way, taken or not; the caller holds ``lock``."""
         ...
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class Tail:
 
     def take(self) -> list[StreamEvent]:
         """The events that are there; raises what ended it."""
-        with self._run.changed:
+        with self._run.lock:
             settled, handle, ended = self.variable.settled, self.variable.handle, self._run.ended
         if self._generation is None and isinstance(handle, (Generation, Samples)):
             first = handle.generations[0] if isinstance(handle, Samples) else handle
@@ -197,7 +197,7 @@ class TextFeed:
     def _plain(self, raises: bool) -> list[StreamEvent]:
         """Text that no generation wrote, as far as it is certain; the end, where this is it."""
         prompt = self._state.prompt  # before the log: what it then lacks is not in the prompt
-        with self._run.changed:
+        with self._run.lock:
             if self._entry() is not None:
                 return []
             failure = self._state.failure()
@@ -246,7 +246,7 @@ class TextFeed:
         return rest
 
     def settled(self) -> bool:
-        """Whether nothing of it is under way, taken or not; the caller holds ``changed``."""
+        """Whether nothing of it is under way, taken or not; the caller holds ``lock``."""
         if self._scope is not None:
             return self._scope.settled
         return self._state.settled() and (self._run.over or not self._outside)
@@ -316,7 +316,7 @@ class VariableFeed:
         return []
 
     def settled(self) -> bool:
-        """Whether nothing of it is under way, taken or not; the caller holds ``changed``."""
+        """Whether nothing of it is under way, taken or not; the caller holds ``lock``."""
         if isinstance(self._inner, Tail):
             return self._inner.variable.settled
         return self._inner is not None and self._inner.settled()

@@ -77,7 +77,7 @@ def _interruption(error: BaseException) -> BaseException:
 def _advance(state: State, ready: deque[State]) -> None:
     run = state.run
     while True:
-        with run.changed:
+        with run.lock:
             if not state.queue:
                 state.phase = Phase.IDLE  # given up: the next to append owns it
                 run.notify()
@@ -106,7 +106,7 @@ def _await(state: State, operation: Operation, handle: Handle) -> bool:
         _apply(state, operation, handle)
         return True
     run = state.run
-    with run.changed:
+    with run.lock:
         state.pending, state.phase = handle, Phase.WAITING
         stopped = state.failure() is not None
         if not stopped and not (isinstance(operation.node, ir.Gen) and operation.node.reasoning):
@@ -125,7 +125,7 @@ def _await(state: State, operation: Operation, handle: Handle) -> bool:
 def _resume(state: State, operation: Operation, handle: Handle) -> None:
     """On the dispatcher thread: the answer is there, so the state is ours again."""
     try:
-        with state.run.changed:
+        with state.run.lock:
             state.pending, state.phase = None, Phase.RUNNING
             stopped = state.failure()
         ready: deque[State] = deque()
@@ -180,7 +180,7 @@ def _perform(state: State, operation: Operation, ready: deque[State]) -> bool:
                 _settle(state.run, operation, variable, value)
         case ir.Scope():
             assert operation.variable is not None
-            with state.run.changed:
+            with state.run.lock:
                 operation.variable.span = Span(state, state.prompt, len(state.log))
                 state.run.notify()
         case ir.EndScope():
@@ -230,7 +230,7 @@ def _settle(
     found: Meta | None = None,
 ) -> None:
     assert variable is not None
-    with run.changed:
+    with run.lock:
         variable.value, variable.text, variable.meta = value, text, found
         variable.settled, variable.handle = True, None
         if operation.record is not None:  # before anyone hears of the value
@@ -241,7 +241,7 @@ def _settle(
 def _begin_children(
     state: State, operation: Operation, error: BaseException | None, ready: deque[State]
 ) -> None:
-    with state.run.changed:
+    with state.run.lock:
         for child in operation.children:
             child.origin = child.prompt = state.prompt
             if child.error is None and error is not None:
@@ -276,7 +276,7 @@ def _abandon(state: State, operation: Operation, error: BaseException, ready: de
     variables = [variable for variable, _ in operation.gathered]
     if operation.variable is not None:
         variables.append(operation.variable)
-    with state.run.changed:
+    with state.run.lock:
         for variable in variables:
             if not variable.settled:
                 variable.error, variable.settled = error, True

@@ -119,7 +119,7 @@ class JournalBackend(Through):
 
     def _reuse(self, usage: Usage) -> None:
         tokens = usage.generated_tokens + usage.scored_tokens
-        with self._run.changed:
+        with self._run.lock:
             self._run.reused += Reused(generations=1, tokens=tokens)
 
 

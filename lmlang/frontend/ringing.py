@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
 
 
@@ -12,25 +12,25 @@ class Ringing:
     """A ``with`` block in which ``ring()`` is among the rings.
 
     Args:
-        changed: Guards ``rings``.
+        lock: Guards ``rings``.
         rings: All that are called at a change.
         ring: The block's own.
     """
 
-    __slots__ = ("_changed", "_ring", "_rings")
+    __slots__ = ("_lock", "_ring", "_rings")
 
     def __init__(
         self,
-        changed: threading.Condition,
+        lock: AbstractContextManager[object],
         rings: list[Callable[[], None]],
         ring: Callable[[], None],
     ) -> None:
-        self._changed = changed
+        self._lock = lock
         self._rings = rings
         self._ring = ring
 
     def __enter__(self) -> None:
-        with self._changed:
+        with self._lock:
             self._rings.append(self._ring)
 
     def __exit__(
@@ -41,5 +41,5 @@ class Ringing:
     ) -> None:
         if sys.is_finalizing():  # a thread that is no more may hold the lock
             return
-        with self._changed:
+        with self._lock:
             self._rings.remove(self._ring)

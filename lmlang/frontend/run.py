@@ -3,8 +3,8 @@
     Run ── State (root) ── queue of operations, prompt, pending call, log of generations
         └─ State (child) …
 
-A state is owned by one thread at a time (`Phase`). One condition per run guards what states and
-variables share, and wakes whoever waits for them.
+A state is owned by one thread at a time (`Phase`). One lock per run guards what states and
+variables share, and one condition of it wakes whoever waits for them.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class State:
 
     def push(self, operations: list[Operation]) -> bool:
         """Queue operations; True: the state was idle, and the caller now owns it."""
-        with self.run.changed:
+        with self.run.lock:
             self.queue.extend(operations)
             self.joined = self.joined and self.error is not None  # nothing can follow that error
             if self.phase is not Phase.IDLE:
@@ -196,7 +196,8 @@ class Run:
     """One run of a program: its states, and the lock and signal that they share. Thread-safe.
 
     Attributes:
-        changed: Guards what states and variables share; notified at every change.
+        lock: Guards what states and variables share.
+        changed: Notified at every change; the condition of ``lock``.
         ended: What has ended the run before its end.
         finished: Whether it has come to its end.
         value: What its function returned.
@@ -227,7 +228,10 @@ class Run:
         self.priority = priority
         self.id = secrets.token_hex(8)
         self.recording = Recording(name)
-        self.changed = threading.Condition(threading.Lock())
+        # Taken by itself: entering or leaving a condition is Python, where a Ctrl-C would leave the
+        # lock taken for ever.
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.ended: BaseException | None = None
         self.finished = False
         self.value: object = None
@@ -250,14 +254,14 @@ class Run:
     # ---------------------------------------------------------------- waiting
 
     def notify(self) -> None:
-        """Wake all who wait for a change; the caller holds ``changed``."""
+        """Wake all who wait for a change; the caller holds ``lock``."""
         self.changed.notify_all()
         for ring in self._rings:
             ring()
 
     def ringing(self, ring: Callable[[], None]) -> Ringing:
         """Have ``ring()`` called at every change; it must neither wait nor raise."""
-        return Ringing(self.changed, self._rings, ring)
+        return Ringing(self.lock, self._rings, ring)
 
     @property
     def over(self) -> bool:
@@ -268,19 +272,19 @@ class Run:
         """Wait until ``ready()`` holds or the run was aborted.
 
         Args:
-            ready: Asked under ``changed``.
+            ready: Asked under ``lock``.
             outside: Whether the program goes on while this waits, on a thread of its own.
 
         Raises:
             ProgramError: This thread would have to wait, and must not (`waiting`).
         """
-        with self.changed:
+        with self.lock:
             if ready() or self.ended is not None:
                 return
             waiting.refuse_to_wait(self)
         self.need(outside)
         stretch = waiting.stretch()
-        with self.changed:
+        with self.lock:
             while not ready() and self.ended is None:
                 self.changed.wait(stretch)
 
@@ -289,7 +293,7 @@ class Run:
         bell = waiting.LoopBell()
         with self.ringing(bell.ring):
             while True:
-                with self.changed:
+                with self.lock:
                     if ready() or self.ended is not None:
                         return
                 self.need(outside)
@@ -319,7 +323,7 @@ class Run:
         self._finish()
 
     def _finish(self) -> None:
-        with self.changed:
+        with self.lock:
             own = (s.error for s in self.states if not s.joined and not s.inherited)
             error = self.ended or next((each for each in own if each is not None), None)
             self.finished = error is None
@@ -333,7 +337,7 @@ class Run:
 
         Only the first call counts, and none after the run has finished.
         """
-        with self.changed:
+        with self.lock:
             if self.over:
                 return
             self.ended = stored(error)
@@ -349,7 +353,7 @@ class Run:
             self.abort(error)
             return
         above = {state.prefix for state in states}
-        with self.changed:
+        with self.lock:
             busy = [
                 s
                 for s in self.states
@@ -373,12 +377,12 @@ class Run:
 
     def within_budget(self, path: str, params: SamplingParams) -> SamplingParams:
         """The parameters of the generation at ``path``, within what the run has left."""
-        with self.changed:
+        with self.lock:
             return self.budget.within(path, params, self.usage.generated_tokens)
 
     def charge(self, operation: Operation, usage: Usage, finish: str | None) -> None:
         """Count what an operation took; BudgetExceeded where that is more than there was."""
-        with self.changed:
+        with self.lock:
             self.usage += usage
             if operation.record is not None:
                 operation.record.usage = usage

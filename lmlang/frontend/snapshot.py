@@ -38,7 +38,7 @@ def run_log(run: Run) -> RunLog:
     """The log of a run as it stands now."""
     if run.kept_log is not None:
         return run.kept_log
-    with run.changed:
+    with run.lock:
         ended, stopped, records = run.ended, run.stopped, list(run.records)
     recording = run.recording.program()  # last: it has the nodes of all records
     operations = tuple([_operation(run, record) for record in records])

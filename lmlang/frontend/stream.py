@@ -29,6 +29,8 @@ class Stream(Generic[T]):
         state: The run's state; any thread may read it at any time.
     """
 
+    _ended = True  # until there is something to end: a Ctrl-C may come while it is made
+
     def __init__(self, state: T, reader: Reader) -> None:
         self.state = state
         self._reader = reader
@@ -47,8 +49,8 @@ class Stream(Generic[T]):
 
     def close(self) -> None:
         """Leave; a run that has not ended is cancelled."""
-        self._events.close()
         if not self._ended:
+            self._events.close()
             self._ended = True
             _leave(self._reader)
 
@@ -73,6 +75,8 @@ class AsyncStream(Generic[T]):
     Attributes:
         state: The run's state; read it with ``await state.aget(name)``.
     """
+
+    _ended = True
 
     def __init__(self, state: T, reader: Reader) -> None:
         self.state = state
@@ -212,7 +216,7 @@ class _Reading:
         self._feed = feed
 
     def __enter__(self) -> None:
-        with self._reader.run.changed:
+        with self._reader.run.lock:
             self._reader.cursor.state.readers += 1
 
     def __exit__(
@@ -225,7 +229,7 @@ class _Reading:
             return
         self._feed.close()
         run, state = self._reader.run, self._reader.cursor.state
-        with run.changed:
+        with run.lock:
             state.readers -= 1
             last = state.readers == 0
             settled = self._feed.settled()

@@ -11,6 +11,6 @@ def variables_of(state: ProgramState) -> dict[str, object]:
     Those that have failed, or are not there yet, are left out.
     """
     cursor = state._cursor
-    with cursor.run.changed:
+    with cursor.run.lock:
         there = list(cursor.variables.items())
         return {name: each.value for name, each in there if each.settled and each.error is None}

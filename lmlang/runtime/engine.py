@@ -55,8 +55,10 @@ class Engine:
         self._heartbeat = heartbeat
         self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._room = WaitingRoom(max_queued)
-        # Of the fields below. Its lock is reentrant: a garbage collection under it may call `stop`.
-        self._door = threading.Condition()
+        # Of the fields below. Reentrant: a garbage collection under it may call `stop`. Taken by
+        # itself: entering a condition is Python, where a Ctrl-C would leave it taken for ever.
+        self._lock = threading.RLock()
+        self._door = threading.Condition(self._lock)
         self._answers: dict[Waited, None] = {}
         self._closed: LMLangError | None = None
         self._ended = False
@@ -133,7 +135,7 @@ class Engine:
         """
         if self._process != os.getpid():
             raise _forked()
-        with self._door:
+        with self._lock:
             if self._closed is not None:
                 raise self._closed
             since = self._owing_since
@@ -146,7 +148,7 @@ class Engine:
         """
         if self._process != os.getpid():
             return
-        with self._door:
+        with self._lock:
             if self._closed is None:
                 self._closed = BackendError("the runtime is closed: make a new one.")
                 self._send(self._end)
@@ -171,7 +173,7 @@ class Engine:
         """
         if self._process != os.getpid():
             return _forked()
-        with self._door:
+        with self._lock:
             if self._closed is not None:
                 return None if ends_here() else self._closed
             if answer is not None:
@@ -190,7 +192,7 @@ class Engine:
 
     def _answered(self, answer: Waited) -> None:
         if self._process == os.getpid():  # in a child the lock may be held for ever
-            with self._door:
+            with self._lock:
                 self._answers.pop(answer, None)
 
     # ------------------------------------------------------------------ the engine thread
@@ -209,7 +211,7 @@ class Engine:
             error.__cause__ = died
             log.error("the engine thread died", exc_info=died)
         finally:
-            with self._door:
+            with self._lock:
                 self._ended = True
             self._close(error)
 
@@ -231,7 +233,7 @@ class Engine:
 
     def _next(self) -> Callable[[], object]:
         """Wait for the next message; where none comes for a while, prove the cache's invariants."""
-        with self._door:
+        with self._lock:
             if self._inbox.empty():
                 self._owing_since = None
         try:
@@ -248,7 +250,7 @@ class Engine:
 
     def _watch(self) -> None:
         """The watchdog: sleeps until the thread ends, or fails all answers where it must have."""
-        with self._door:
+        with self._lock:
             while not self._ended:
                 left = None
                 if self._owing_since is not None:
@@ -271,7 +273,7 @@ class Engine:
 
     def _close(self, error: LMLangError) -> None:
         """Refuse whatever comes from now on, and fail what is under way; from either thread."""
-        with self._door:
+        with self._lock:
             self._closed = self._closed or error
             closed, answers = self._closed, list(self._answers)
             self._door.notify_all()

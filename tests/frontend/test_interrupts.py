@@ -119,6 +119,36 @@ def test_an_interrupt_in_a_choices_method_reaches_the_readers(completes):
     assert isinstance(bounded(lambda: state["x"]), str)
 
 
+def test_locks_of_a_run_are_taken_and_left_where_no_interrupt_can_come():
+    """Those of a condition are not: entering and leaving it are functions in Python."""
+
+    @lm.function
+    def joining(s):
+        forks = s.fork(2)
+        forks += lm.gen("x")
+        forks.join()
+        s += s["x"][0] + lm.gen("y")
+        return s["y"]
+
+    ends = {threading.Condition.__enter__.__code__, threading.Condition.__exit__.__code__}
+    callers, before = set(), sys.gettrace()
+
+    def at_call(frame, event, argument):
+        if frame.f_code in ends:
+            callers.add(frame.f_back.f_code.co_filename)
+
+    sys.settrace(at_call)
+    try:
+        with ScriptedBackend(completes="on a thread") as backend:
+            joining(backend=backend)
+            list(program.stream(backend=backend))
+            program.run_batch([(), ()], backend=backend)
+    finally:
+        sys.settrace(before)
+    frontend = str(Path(batch.__file__).parent)
+    assert [path for path in callers if path.startswith(frontend)] == []
+
+
 # ------------------------------------------------------------------------ Ctrl-C in a batch
 
 
