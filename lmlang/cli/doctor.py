@@ -120,7 +120,7 @@ def _kernels() -> Iterator[Line]:
     if chosen == "reference":
         yield Line(
             "kernels",
-            "reference, by LMLANG_KERNELS: several times slower",
+            "reference, by LMLANG_KERNELS: many times slower",
             "unset LMLANG_KERNELS, which is for comparing.",
         )
     elif native.available():
@@ -128,7 +128,7 @@ def _kernels() -> Iterator[Line]:
     else:
         yield Line(
             "kernels",
-            f"{native.description()}; on the CPU plain torch runs, two to four times slower",
+            f"{native.description()}; on the CPU plain torch runs, many times slower",
             "install a C compiler (gcc or clang), then lmlang again, from where it came, by "
             "pip install --force-reinstall --no-deps --no-cache-dir.",
         )
