@@ -141,7 +141,8 @@ def _section(kind: type[ir.Node]) -> Iterator[str]:
         yield "| field | type | default | meaning |\n|---|---|---|---|"
         for f in rows:
             default = "" if f.default is MISSING else f"`{_shown(f.default)}`"
-            shown_type = str(f.type).replace("|", "\\|")
+            # No | in a table: one reader wants it escaped within code, another shows the escape.
+            shown_type = str(f.type).replace(" | ", " or ")
             yield f"| `{f.name}` | `{shown_type}` | {default} | {meanings[f.name]} |"
         yield ""
     lines = inspect.cleandoc(EXAMPLES[kind]).splitlines()
