@@ -108,7 +108,9 @@ class ScriptedBackend:
         self._vision = vision
         self._fingerprint = fingerprint
         self._chunk = None if chunk is None else limits.integer("chunk", chunk, 1, MOST)
-        self._changed = threading.Condition()
+        # Taken by itself: entering a condition is Python, where a Ctrl-C would leave it taken.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._pending: deque[_Call] = deque()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -165,7 +167,7 @@ class ScriptedBackend:
 
     def close(self) -> None:
         """Fail what is pending and end the thread."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             pending, self._pending = list(self._pending), deque()
             self._changed.notify_all()
@@ -189,7 +191,7 @@ class ScriptedBackend:
 
     def wait_for(self, calls: int, timeout: float = 60.0) -> None:
         """Wait until so many calls are pending; TimeoutError (seconds) if they do not come."""
-        with self._changed:
+        with self._lock:
             if not self._changed.wait_for(lambda: len(self._pending) >= calls, timeout):
                 raise TimeoutError(
                     f"{len(self._pending)} calls are pending after {timeout} s, not {calls}."
@@ -197,12 +199,12 @@ class ScriptedBackend:
 
     def pending(self) -> list[Request | ScoreRequest]:
         """The requests that wait to be released, oldest first."""
-        with self._changed:
+        with self._lock:
             return [call.request for call in self._pending]
 
     def release(self, index: int = 0) -> None:
         """Answer the pending call of this index, on this thread."""
-        with self._changed:
+        with self._lock:
             call = self._pending[index]
             del self._pending[index]
         try:
@@ -214,7 +216,7 @@ class ScriptedBackend:
     # ------------------------------------------------------------- inside
 
     def _take(self, request: Request | ScoreRequest, call: _Call) -> None:
-        with self._changed:
+        with self._lock:
             number = len(self.requests)
             self.requests.append(request)
             closed, at_once = self._closed, self._completes == "at once"
@@ -236,7 +238,7 @@ class ScriptedBackend:
 
     def _loop(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 self._changed.wait_for(lambda: self._pending or self._closed)
                 if self._closed:
                     return
@@ -253,7 +255,7 @@ class ScriptedBackend:
 
     def _forget(self, handle: Generation | Future[Scores]) -> None:
         """Take a call that has ended without us from those that wait."""
-        with self._changed:
+        with self._lock:
             self._pending = deque(call for call in self._pending if call.handle is not handle)
 
     def _answer_to(self, request: Request, prompt: str) -> str:
@@ -266,7 +268,7 @@ class ScriptedBackend:
                 )
             return answer
         if self._answers is not None:
-            with self._changed:
+            with self._lock:
                 if self._answers:
                     return self._answers.popleft()
             raise BackendError(

@@ -145,8 +145,8 @@ def test_locks_of_a_run_are_taken_and_left_where_no_interrupt_can_come():
             program.run_batch([(), ()], backend=backend)
     finally:
         sys.settrace(before)
-    frontend = str(Path(batch.__file__).parent)
-    assert [path for path in callers if path.startswith(frontend)] == []
+    ours = str(Path(lm.__file__).parent)
+    assert [path for path in callers if path.startswith(ours)] == []
 
 
 # ------------------------------------------------------------------------ Ctrl-C in a batch
