@@ -22,13 +22,13 @@ from lmlang.server.refusals import Refusal
 
 T = TypeVar("T")
 
-IGNORED = frozenset(
-    {
-        *("metadata", "prediction", "prompt_cache_key", "prompt_cache_options"),
-        *("prompt_cache_retention", "safety_identifier", "service_tier", "user"),
-    }
-)
-"""Fields of OpenAI's that change no answer here: who asks, how it is billed, what may be cached."""
+IGNORED: Mapping[str, type] = {
+    **dict.fromkeys(("metadata", "prediction", "prompt_cache_options"), dict),
+    **dict.fromkeys(("prompt_cache_key", "prompt_cache_retention", "safety_identifier"), str),
+    **dict.fromkeys(("service_tier", "user"), str),
+}
+"""Fields of OpenAI's that change no answer here, and their types: who asks, how it is billed, what
+may be cached."""
 
 SETTLED: Mapping[str, tuple[object, ...]] = {
     "audio": (),
@@ -129,7 +129,12 @@ class Fields:
             raise wrong(place, f"{place} must be an object, not {kind(held)}.", "invalid_type")
         self._held = {name: value for name, value in held.items() if value is not None}
         for name, value in self._held.items():
-            if name in known or (not place and name in IGNORED):
+            if name in known:
+                continue
+            if not place and name in IGNORED:
+                if not isinstance(value, IGNORED[name]):
+                    must = "an object" if IGNORED[name] is dict else "a string"
+                    raise self.mistyped(name, must, value)
                 continue
             if not place and name in SETTLED:
                 if not any(same(value, harmless) for harmless in SETTLED[name]):

@@ -18,6 +18,7 @@ from lmlang.server.bodies import parsed
 from lmlang.server.config import ServerConfig
 from lmlang.server.context import BODIES
 from lmlang.server.lifecycle import ServerProcess, bind
+from lmlang.server.openai_fields import IGNORED
 from lmlang.server.refusals import Refusal
 from lmlang.testing import ScriptedBackend
 from tests.server.harness import Running, running, until
@@ -82,6 +83,17 @@ def test_a_lone_surrogate_is_an_error_of_its_messages(server: Running) -> None:
         headers = {"content-type": "application/json"}
         answer = client.post("/v1/chat/completions", content=bad, headers=headers)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
+
+
+@pytest.mark.parametrize("name", sorted(IGNORED))
+def test_fields_that_change_nothing_have_their_types_too(server: Running, name: str) -> None:
+    right: Any = {} if IGNORED[name] is dict else "a"
+    assert chat(server, max_tokens=1, **{name: right}).status_code == 200
+    for wrong in (5, [], "a" if right == {} else {}):
+        answer = chat(server, max_tokens=1, **{name: wrong})
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert (error["param"], error["code"]) == (name, "invalid_type")
 
 
 @pytest.mark.parametrize(("count", "status"), [(16, 200), (17, 400)])
