@@ -268,6 +268,8 @@ class Walk:
 
     def _keys(self, core: Core) -> Schema:
         """The schema of keys that are read as a type."""
+        if core["type"] == "model" and core["cls"].__hash__ is None:
+            raise self.refusal(f"dict with keys of {name_of(core)}", "those cannot be hashed")
         core = peeled(core)
         if core["type"] == "definition-ref":
             core = peeled(self._cores[core["schema_ref"]])

@@ -79,8 +79,9 @@ def _parts(value: Any) -> Any:
     if isinstance(value, RootModel):
         return _parts(value.root)
     if isinstance(value, BaseModel):
-        fields = type(value).model_fields
-        named = {_key(name, field): getattr(value, name) for name, field in fields.items()}
+        by_alias = type(value).model_config.get("validate_by_alias") is not False
+        fields = type(value).model_fields.items()
+        named = {_key(n, info if by_alias else None): getattr(value, n) for n, info in fields}
         return _parts({**named, **(value.model_extra or {})})
     if is_dataclass(value):
         infos = getattr(value, "__pydantic_fields__", {})

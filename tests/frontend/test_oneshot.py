@@ -59,6 +59,11 @@ class Called(pydantic.BaseModel):
     kept: int = pydantic.Field(default=1, exclude=True)
 
 
+class ByName(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(validate_by_alias=False, validate_by_name=True)
+    name: str = pydantic.Field(alias="Name")
+
+
 BILL = Bill("ACME", dt.date(2024, 2, 29), [Line(item="pens", amount=2.5)], Mood.GOOD)
 ANSWER = '{"vendor": "B", "on": "2020-01-02", "lines": [], "mood": null}'
 
@@ -224,7 +229,7 @@ def test_under_one_version_another_type_or_other_examples_are_another_program(tm
         (5, Annotated[int, pydantic.Field(ge=5)]), ([BILL, None], list[Bill | None]),
         ("1", int | str), ("x", dt.date | str), ({dt.date(2024, 2, 29): 1}, dict[dt.date, int]),
         ({True: 1}, dict[bool, int]), ({Still(1, (2,)), Still(2)}, set[Still]),
-        (Called(Name="a", other=3), Called), (Still(1), Still | None),
+        (Called(Name="a", other=3), Called), (ByName(name="a"), ByName), (Still(1), Still | None),
     ],
 )  # fmt: skip
 def test_values_of_every_type_are_written_so_that_they_are_read_back(value, tp):

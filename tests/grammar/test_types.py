@@ -612,6 +612,7 @@ class Blob(BaseModel):
         (re.Pattern, "of the type re.Pattern"),
         (type[int], r"of the type type\[int\]"),
         (dict[Annotated[int, Ge(0)], int], "bounds of them cannot be kept"),
+        (dict[pydantic.RootModel[int], int], "those cannot be hashed"),
         (Annotated[dt.timedelta, Ge(dt.timedelta(1))], "bounds of it cannot be kept"),
         (Annotated[int, Field(lt=5.5)], r"of the type Annotated\[int, "),
         (dict[float, int], "dict with keys of float, and keys of JSON are strings"),
