@@ -156,7 +156,7 @@ class RunLog:
             WireError: It is something else, or of another version.
         """
         try:
-            with open(path, encoding="utf-8") as file:
+            with open(os.fspath(path), encoding="utf-8") as file:
                 return RunLog.from_json(file.read())
         except (WireError, UnicodeDecodeError) as error:
             said = error if isinstance(error, WireError) else f"not JSON: {error}"
@@ -205,6 +205,9 @@ class RunLog:
 
         Args:
             within: The path of a state, as in "3/fork1.2": only its own part; "": everything.
+
+        Raises:
+            CaptureError: No state has this path.
         """
         from lmlang.frontend import view_transcript as view
 

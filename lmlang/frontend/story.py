@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
-from lmlang.errors import LMLangError
+from lmlang.errors import CaptureError, LMLangError, quote
 from lmlang.frontend import ir
 from lmlang.frontend.logged import LoggedOperation, Sample
 from lmlang.grammar import literals
@@ -36,6 +36,8 @@ LONGEST_WALK = 4_000
 """Characters of an output that are walked through to find what was forced."""
 LONGEST_KIND = 28
 """Characters of a constraint's name."""
+SHOWN = 3
+"""Paths of states that a message names."""
 
 _WHATS: dict[type[ir.Node], What] = {
     ir.Text: "text", ir.Role: "turn", ir.EndRole: "end_turn", ir.Arg: "hole", ir.Ref: "hole",
@@ -127,14 +129,17 @@ def _begin(
     nodes_of: dict[int, list[ir.Node]],
 ) -> int:
     """The state that a branch begins with, by the path of its state."""
-    before, _, index = within.rpartition(".")
-    path = before.rpartition("/")[0]
+    known: list[str] = []
     for nodes in nodes_of.values():
-        for node in nodes:
-            fork = told.get(node.made[0]) if isinstance(node, ir.Fork) else None
-            if fork is not None and fork.path == path and isinstance(node, ir.Fork):
-                return line_of[node.made[int(index)]]
-    return 0
+        forks = [node for node in nodes if isinstance(node, ir.Fork)]
+        for number, node in enumerate(forks):
+            fork = told.get(node.made[0])
+            paths = [f"{fork.path}/fork{number}.{i}" for i in range(len(node.made))] if fork else []
+            if within in paths:
+                return line_of[node.made[paths.index(within)]]
+            known += paths[:SHOWN]
+    there = f"there are {', '.join(known[:SHOWN])}, …" if known else "it has no forks"
+    raise CaptureError(f"no state of the run has the path {quote(str(within))}: {there}.")
 
 
 def _told(

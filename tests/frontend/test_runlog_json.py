@@ -317,3 +317,8 @@ def test_a_field_is_in_the_json_of_everything():
         (SamplingParams, whole["params"]),
     ):
         assert {field.name for field in dataclasses.fields(kind)} == found.keys()
+
+
+def test_a_log_is_loaded_from_a_path_and_not_from_an_open_file():
+    with pytest.raises(TypeError, match="PathLike"):
+        RunLog.load(0)

@@ -144,6 +144,20 @@ def test_a_transcript_of_a_branch_has_its_own_part_alone():
     assert "shared" not in text
 
 
+def test_the_path_of_no_state_is_told():
+    @lm.function
+    def program(s):
+        s += "a" + lm.gen("x")
+        s.fork(2)
+        s.fork(3)[2].fork(1)
+
+    log = program(backend=ScriptedBackend()).run_log()
+    assert "⟦x:" not in log.transcript("2/fork1.2/0/fork0.0").text(80)
+    for path in ("1/fork0.2", "1/fork1.0", "2/fork1.-1", "2", "x"):
+        with pytest.raises(lm.CaptureError, match=r"there are 1/fork0\.0, 1/fork0\.1, 2/fork1\.0"):
+            log.transcript(path)
+
+
 @pytest.mark.parametrize("view", ["transcript", "tokens", "tree"])
 def test_runs_that_go_on_failed_or_were_cancelled_are_shown(view):
     backend = ByHand()
