@@ -11,13 +11,15 @@ import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from lmlang import demo
 from lmlang.cli import terminal
 from lmlang.cli.command import DONE, Command
+from lmlang.cli.target import split
 
 COMPLETE = "__complete"
 """The word by which the scripts ask; people have no use for it."""
 DESCRIPTION = """\
-Print a script that completes commands, options and the programs of a file:
+Print a script that completes commands, options, the programs of a file and their parameters:
 
   eval "$(lmlang completion bash)"                     # in ~/.bashrc
   eval "$(lmlang completion zsh)"                      # in ~/.zshrc, after compinit
@@ -100,14 +102,18 @@ def candidates(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterato
     if asking is not None and asking.nargs != 0:
         yield from ((str(c), "") for c in asking.choices or () if str(c).startswith(last))
         return
+    positional = [action for action in command._actions if not action.option_strings]
     if last.startswith("-"):
         yield from ((w, _about(a)) for w, a in options.items() if w.startswith(last))
+        if any(action.dest == "target" for action in positional):
+            own = (f"--{name.replace('_', '-')}" for name in _parameters(before[1:]))
+            yield from ((w, "") for w in own if w.startswith(last) and w not in options)
         return
-    for action in command._actions:
-        if action.option_strings:
-            continue
+    for action in positional:
         if action.dest == "target":
             yield from ((word, "") for word in _targets(last))
+        if action.dest == "demo":
+            yield from ((w, about) for w, about in demo.NAMES.items() if w.startswith(last))
         yield from ((str(c), "") for c in action.choices or () if str(c).startswith(last))
 
 
@@ -121,17 +127,37 @@ def _targets(last: str) -> Iterator[str]:
     place, colon, begun = last.rpartition(":")
     if not colon and last.endswith(".py"):
         place, begun = last, ""
+    for node in _programs(place):
+        if node.name.startswith(begun):
+            yield f"{place}:{node.name}"
+
+
+def _parameters(words: Sequence[str]) -> Iterator[str]:
+    """Of the program that one of the words names: what stands behind the state."""
+    for word in words:
+        place, name = split(word)
+        found = [node for node in _programs(place) if name in (None, node.name)]
+        if len(found) == 1:
+            given = found[0].args
+            yield from (each.arg for each in [*given.posonlyargs, *given.args][1:])
+            yield from (each.arg for each in given.kwonlyargs)
+            return
+
+
+def _programs(place: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The programs that stand in a file; none where it is no file of Python."""
     if not place.endswith(".py"):
-        return
+        return []
     try:
         tree = ast.parse(Path(place).read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return
-    for node in tree.body:
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        if node.name.startswith(begun) and any(map(_is_program, node.decorator_list)):
-            yield f"{place}:{node.name}"
+        return []
+    return [
+        node
+        for node in tree.body
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and any(map(_is_program, node.decorator_list))
+    ]
 
 
 def _is_program(decorator: ast.expr) -> bool:

@@ -17,7 +17,7 @@ Run programs on the embedded model and show what they gave and what the runtime 
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="one of --list")
+    parser.add_argument("demo", nargs="?", metavar="NAME", help="one of --list")
     parser.add_argument("--list", action="store_true", help="names, each with what it shows")
 
 
@@ -27,12 +27,12 @@ def _run(options: argparse.Namespace) -> int:
     if options.list:
         for name, about in demo.NAMES.items():
             terminal.say(f"{name:<12} {about}")
-    elif options.name is None:
+    elif options.demo is None:
         from lmlang.demo.tour import run_demo
 
         run_demo(_say)
     else:
-        demo.run(options.name, _say)
+        demo.run(options.demo, _say)
     return DONE
 
 

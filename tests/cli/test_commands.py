@@ -123,6 +123,13 @@ def test_completion_knows_commands_options_choices_and_programs(lmlang, program)
     assert completed(lmlang, "run", str(path)) == [f"{path}:loose", f"{path}:fine"]
     assert completed(lmlang, "check", f"{path}:f") == [f"{path}:fine"]
     assert completed(lmlang, "check", "none.py:") == []
+    assert completed(lmlang, "demo", "t") == ["triage", "tags", "twentyfour", "template"]
+    asks = program(
+        "@lm.function\ndef ask(s, country, *, se, seed=1, in_short=True):\n    pass\n", "ask.py"
+    )
+    assert completed(lmlang, "run", f"{asks}:ask", "--")[-3:] == ["--country", "--se", "--in-short"]
+    assert completed(lmlang, "run", str(asks), "--in") == ["--in-short"]
+    assert completed(lmlang, "run", str(path), "--co") == []
     assert completed(lmlang, "nonsense", "") == []
 
 
