@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
+from lmlang.grammar import idn
 from lmlang.grammar.language import Language, matching, of_length
 from lmlang.grammar.literals import DATE, HOUR, YEAR
 
@@ -153,6 +154,19 @@ def _regex() -> str:
     return inside
 
 
+def _idn_email() -> str:
+    """Addresses with few letters that are not ASCII (RFC 6531)."""
+    atom = f"{_ATOM[:-2]}{idn.letters()}]+"
+    return rf"(?=[^@]{{1,16}}@){atom}(?:\.{atom})*@{idn.host_name()}"
+
+
+def format_of(name: str) -> Language:
+    """The texts of a format that is known."""
+    found = format_language(name)
+    assert found is not None
+    return found
+
+
 _FORMATS: dict[str, Callable[[], Language]] = {
     "date": lambda: matching(DATE),
     "time": _time,
@@ -160,6 +174,8 @@ _FORMATS: dict[str, Callable[[], Language]] = {
     "duration": _duration,
     "email": lambda: matching(_EMAIL) & matching(_SHORT_LOCAL_PART) & of_length(3, 254),
     "hostname": lambda: matching(rf"{_LABEL}(?:\.{_LABEL})*") & of_length(1, 253),
+    "idn-email": lambda: format_of("email") | matching(_idn_email()),
+    "idn-hostname": lambda: format_of("hostname") | matching(idn.host_name()),
     "ipv4": lambda: matching(_IPV4),
     "ipv6": lambda: matching(_IPV6),
     "uuid": lambda: matching("[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"),

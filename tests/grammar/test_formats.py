@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import random
 import re
 import uuid
 from datetime import date, datetime, timedelta, timezone
@@ -79,8 +80,8 @@ def test_other_names_say_nothing() -> None:
     assert format_language("email") is format_language("email")
 
 
-@pytest.mark.parametrize("name", [*ASSERTED, "iri", "iri-reference", "uri-template",
-                                  "relative-json-pointer"])  # fmt: skip
+@pytest.mark.parametrize("name", [*ASSERTED, "iri", "iri-reference", "uri-template", "idn-email",
+                                  "relative-json-pointer", "idn-hostname"])  # fmt: skip
 def test_a_format_has_texts_of_every_kind(name: str) -> None:
     some = language(name)
     shortest = some.shortest()
@@ -189,3 +190,56 @@ def test_corners(name: str, good: list[str], bad: list[str]) -> None:
     some = language(name)
     assert [text for text in good if not some.contains(text)] == []
     assert [text for text in bad if some.contains(text)] == []
+
+
+GOOD_NAMES = [
+    "실례.테스트", "münchen.de", "faß.de", "日本語.jp", "ς.gr", "नमस्ते.भारत",
+    "www.ab-cd.日本", "ל.ا", "x1.אב", "example.com",
+]  # fmt: skip
+BAD_NAMES = [
+    "a--b.日本", "〮실례.테스트", "실〮례.테스트", "-> $1.00 --", "xn--X", "日本語。jp", "É", "א1",
+    "1x.א", "", "실" * 64, "l·l", "e\u0301.de", "-é.de", "é-.de", "ⅷ.de", "\u0300a.de", "a..é",
+    "é.", "ا\u0903",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"), [*((t, True) for t in GOOD_NAMES), *((t, False) for t in BAD_NAMES)]
+)
+def test_host_names_of_all_scripts(text: str, valid: bool) -> None:
+    assert language("idn-hostname").contains(text) == valid
+    assert language("idn-email").contains(f"пошта@{text}") == valid
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        ("실례@실례.테스트", True),
+        ("joe.bloggs@example.com", True),
+        ("2962", False),
+        ("é.@é", False),
+    ],
+)
+def test_addresses_of_all_scripts(text: str, valid: bool) -> None:
+    assert language("idn-email").contains(text) == valid
+
+
+def test_host_names_of_all_scripts_can_be_sent() -> None:
+    idna = pytest.importorskip("idna")
+    some, draws = language("idn-hostname"), random.Random(0)
+    pages = [range(0x80, 0x250), range(0x370, 0x530), range(0x590, 0x700), range(0x900, 0xE00)]
+    pages += [range(0x3040, 0x3100), range(0x4E00, 0x5000), range(0xAC00, 0xAD00)]
+    found = 0
+    for _ in range(4_000):
+        page = draws.choice(pages)
+        start = draws.choice(page)
+        near = [*page[start - page[0] :][:40], ord("a"), ord("7"), ord("-")]
+        labels = [
+            "".join(chr(draws.choice(near)) for _ in range(draws.randrange(1, 12)))
+            for _ in range(draws.randrange(1, 4))
+        ]
+        text = ".".join(labels)
+        if some.contains(text):
+            found += 1
+            idna.encode(text)  # which raises for what is none
+    assert found > 300
