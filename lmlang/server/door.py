@@ -23,6 +23,8 @@ from lmlang.server.caller import Caller
 from lmlang.server.refusals import CLIENT_CLOSED, Refusal, answer_to
 
 REQUEST_ID = b"x-request-id"
+LENGTHS = frozenset({b"content-length", b"transfer-encoding"})
+"""With both, a proxy in front may see another request's beginning where this server sees a body."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _NAME = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
@@ -84,6 +86,13 @@ class Door:
     def _let_in(self, scope: Scope, caller: Caller) -> None:
         """Say whose the request is; raises where it may not come in."""
         method, path = scope["method"], scope["path"]
+        if LENGTHS.issubset(name for name, _ in scope["headers"]):
+            raise Refusal(
+                400,
+                "the request says its length twice, by Content-Length and by Transfer-Encoding: "
+                "send one of them.",
+                headers={"Connection": "close"},
+            )
         found = verdict(method, path, scope["headers"], self._access)
         if found.refusal is not None:
             raise Refusal(found.refusal, found.message)

@@ -77,6 +77,22 @@ def test_headers_without_end_are_told_to_be_too_long(server: Running) -> None:
     assert json.loads(body)["error"]["message"] == "the headers are too long: send fewer."
 
 
+def test_a_request_of_two_lengths_is_refused_and_nothing_behind_it_is_read(
+    server: Running,
+) -> None:
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+        connection.sendall(
+            b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 47\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+            b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        told = connection.makefile("rb").read()
+    assert told.startswith(b"HTTP/1.1 400 ")
+    assert b"says its length twice" in told
+    assert told.count(b"HTTP/1.1") == 1
+
+
 def test_a_lone_surrogate_is_an_error_of_its_messages(server: Running) -> None:
     bad = b'{"model": "default", "messages": [{"role": "user", "content": "\\ud800"}]}'
     with server.client() as client:
