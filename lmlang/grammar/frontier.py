@@ -70,6 +70,7 @@ class Frontiers:
         self._known: WeakValueDictionary[tuple[int, ...], Frontier] = WeakValueDictionary()
         self._lock = Lock()
         self._kept = 0
+        self._joined: dict[tuple[Frontier, ...], Frontier] = {}
         self.root = self._made((0,))
 
     def of(self, nodes: Iterable[int]) -> Frontier | None:
@@ -77,6 +78,15 @@ class Frontiers:
         starts = self._trie.starts
         some = tuple(sorted(node for node in nodes if starts[node] != starts[node + 1]))
         return self._made(some) if some else None
+
+    def joined(self, some: tuple[Frontier, ...]) -> Frontier:
+        """The nodes of all of some."""
+        found = self._joined.get(some)
+        if found is None:
+            found = self._made(tuple(sorted({node for each in some for node in each.nodes})))
+            self.count()
+            self._joined[some] = found
+        return found
 
     def step(self, frontier: Frontier, run: bytes) -> Step:
         """What a run of at least one byte does."""
@@ -94,6 +104,7 @@ class Frontiers:
             self._kept = 0
             with self._lock:
                 known = list(self._known.values())
+            self._joined.clear()
             for frontier in known:
                 frontier.steps.clear()
                 frontier.below.clear()

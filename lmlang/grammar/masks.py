@@ -26,6 +26,8 @@ from lmlang.grammar.token_trie import Bits, TokenTrie
 
 MAX_BYTES = 128 << 20
 """Of the masks that one vocabulary keeps for states."""
+MANY = 256
+"""Tokens from which on they are marked all at once."""
 MAX_SHARED = 4_096
 """Masks that are kept for states that will have the same."""
 
@@ -289,32 +291,48 @@ class Masks:
     def _walk(
         self, automaton: Automaton, state: State, frontier: Frontier | None, found: list[int]
     ) -> None:
-        """Find the tokens below some nodes whose bytes may all come behind a state."""
+        """Find the tokens below some nodes whose bytes may all come behind a state.
+
+        Nodes that lead to one state are looked at together: those of digits mostly do.
+        """
+        level = {} if frontier is None else {state: [frontier]}
+        while level:
+            open_, level = level, {}
+            for state, some in open_.items():
+                frontier = some[0] if len(some) == 1 else self._frontiers.joined(tuple(some))
+                self._step(automaton, state, frontier, found, level)
+
+    def _step(
+        self,
+        automaton: Automaton,
+        state: State,
+        frontier: Frontier,
+        found: list[int],
+        level: dict[State, list[Frontier]],
+    ) -> None:
+        """Find the tokens up to what comes next behind a state, and the states behind that."""
         step = self._frontiers.step
-        open_ = [] if frontier is None else [(state, frontier)]
-        while open_:
-            state, frontier = open_.pop()
-            runs: Sequence[bytes] | None = automaton.runs(state)
-            if runs is None:
-                contents = automaton.rules.contents(state.key)
-                if len(contents) == 1 and automaton.rules.leaving(state.key) is Leaving.SAME:
-                    _, ids, exits = self._contents.below(contents[0], frontier)
-                    found += ids
-                    for path, further in exits:
-                        behind = automaton.run(state, path)
-                        assert behind is not None, "what is sure to leave a content leads somewhere"
-                        open_.append((behind, further))
-                    continue
-                following = automaton.following(state)
-                runs = [ONE[head] for head in frontier.heads if head in following]
-            steps = frontier.steps
-            for run in runs:
-                ids, onward = steps.get(run) or step(frontier, run)
+        runs: Sequence[bytes] | None = automaton.runs(state)
+        if runs is None:
+            contents = automaton.rules.contents(state.key)
+            if len(contents) == 1 and automaton.rules.leaving(state.key) is Leaving.SAME:
+                _, ids, exits = self._contents.below(contents[0], frontier)
                 found += ids
-                if onward is not None:
-                    behind = automaton.run(state, run)
-                    assert behind is not None, "a run that may come leads somewhere"
-                    open_.append((behind, onward))
+                for path, further in exits:
+                    behind = automaton.run(state, path)
+                    assert behind is not None, "what is sure to leave a content leads somewhere"
+                    level.setdefault(behind, []).append(further)
+                return
+            following = automaton.following(state)
+            runs = [ONE[head] for head in frontier.heads if head in following]
+        steps = frontier.steps
+        for run in runs:
+            ids, onward = steps.get(run) or step(frontier, run)
+            found += ids
+            if onward is not None:
+                behind = automaton.run(state, run)
+                assert behind is not None, "a run that may come leads somewhere"
+                level.setdefault(behind, []).append(onward)
 
     def _left(self, part: Inside) -> _Left:
         """How a content is left."""
@@ -333,7 +351,7 @@ class Masks:
 
 
 def _marked(
-    bits: bytes, count: int, found: Iterable[int], taken: Iterable[int] = ()
+    bits: bytes, count: int, found: Sequence[int], taken: Iterable[int] = ()
 ) -> tuple[Bits, int]:
     """Bits with some more, read-only, and how many are set.
 
@@ -347,6 +365,11 @@ def _marked(
     for index in taken:
         marked[index >> 3] &= ~(1 << (index & 7)) & 0xFF
         count -= 1
+    if len(found) > MANY:
+        many = np.frombuffer(marked, dtype=np.uint8)
+        places = np.array(found)
+        np.bitwise_or.at(many, places >> 3, (1 << (places & 7)).astype(np.uint8))
+        count, found = int(_count(many.view(np.uint32)).sum()), ()
     for index in found:
         bit = 1 << (index & 7)
         if not marked[index >> 3] & bit:

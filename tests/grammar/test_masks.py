@@ -329,3 +329,20 @@ def test_tokens_that_end_a_key_are_judged_by_what_the_schema_says_of_it(schema: 
         mask = grammar.masks.mask(grammar.automaton, matcher.state)
         due = [i for i, piece in enumerate(pieces) if grammar.automaton.run(matcher.state, piece)]
         assert mask.ids().tolist() == due
+
+
+@pytest.mark.parametrize("text", ['{"type": "number"}', '{"enum": [1, 12, "12", "1x"]}'])
+def test_many_tokens_are_marked_as_few_are(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = vocabulary_of([str(number).encode() for number in range(700)] + [b'"', b"x"])
+    masks = []
+    for many in (0, 1 << 30):
+        monkeypatch.setattr("lmlang.grammar.masks.MANY", many)
+        grammar = compile_spec(JsonSchema(text), vocabulary)
+        state = grammar.automaton.run(grammar.automaton.start, b"1")
+        assert state is not None
+        mask = Masks(vocabulary.trie).mask(grammar.automaton, state)
+        assert mask.count == len(mask.ids())
+        masks.append(mask.ids().tolist())
+        due = [n for n in range(702) if grammar.automaton.run(state, vocabulary.pieces[n])]
+        assert masks[-1] == due
+    assert masks[0] == masks[1]
