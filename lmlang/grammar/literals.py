@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from datetime import date
 
 _DAY = (
@@ -74,6 +76,27 @@ def uuid(version: int | None) -> str:
     return (
         f"[0-9a-f]{{8}}-[0-9a-f]{{4}}-{version:x}[0-9a-f]{{3}}-[89ab][0-9a-f]{{3}}-[0-9a-f]{{12}}"
     )
+
+
+_DOMAIN = "(?:[a-z0-9](?:-?[a-z0-9]){0,29}\\.){0,4}[a-z](?:-?[a-z0-9]){0,29}"
+"""A host name in lower case; its last label is no number, and none begins with xn--."""
+
+
+def url(schemes: Iterable[str]) -> str:
+    """A URL with a host name, as pydantic reads it too (RFC 3986)."""
+    char = "(?:[0-9A-Za-z._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
+    port = "" if "file" in schemes else ":(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3})"
+    tail = rf"(?:/{char}*)*(?:\?(?:{char}|[/?])*)?(?:#(?:{char}|[/?])*)?"
+    return f"(?:{'|'.join(map(re.escape, schemes))})://{_DOMAIN}(?:{port})?{tail}"
+
+
+EMAIL = (
+    r"[0-9A-Za-z_+-]{1,30}(?:\.[0-9A-Za-z_+-]{1,15}){0,2}"
+    r"@(?:[a-z0-9](?:-?[a-z0-9]){0,29}\.){1,4}[a-z]{2,24}"
+)
+"""An address that the package email-validator takes, names for special use aside."""
+SPECIAL = r".*\.(?:arpa|invalid|local|localhost|onion|test)"
+"""Addresses under names for special use (RFC 6761)."""
 
 
 def from_day(bound: date, inclusive: bool) -> str:

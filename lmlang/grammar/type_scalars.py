@@ -225,6 +225,23 @@ def spelling(core: Core, refusal: Refusal, once: bool = False) -> list[str]:
     return [literals.moment(aware, once) if kind == "datetime" else literals.time(aware, once)]
 
 
+def url(core: Core, refusal: Refusal) -> Schema:
+    """A URL with a host name, of one of the schemes that are allowed; "https" or "http" of all."""
+    schemes = core.get("allowed_schemes") or ("https", "http")
+    found: Schema = {"type": "string", "pattern": exactly(literals.url(schemes))}
+    most = core.get("max_length")
+    return found if most is None else {**found, "maxLength": most}
+
+
+def email(core: Core, refusal: Refusal) -> Schema:
+    """An address that pydantic takes."""
+    return {
+        "type": "string",
+        "pattern": exactly(literals.EMAIL),
+        "not": {"pattern": exactly(literals.SPECIAL)},
+    }
+
+
 def literal(core: Core, refusal: Refusal) -> Schema:
     """One of some values, members of Enums by theirs."""
     return {"enum": [value for value, _ in members(core, refusal)]}
@@ -276,6 +293,7 @@ KINDS: Mapping[str, Callable[[Core, Refusal], Schema]] = {
     "time": text,
     "timedelta": text,
     "uuid": text,
+    "url": url,
     "literal": literal,
     "enum": literal,
 }

@@ -122,6 +122,8 @@ class Walk:
         if not isinstance(function, type):
             owner = getattr(function, "__self__", None)
             cls = owner if isinstance(owner, type) else type(owner)
+            if cls.__module__ == "pydantic.networks" and cls.__name__ == "EmailStr":
+                return {"allOf": [found, type_scalars.email(core, self.refusal)]}
             if cls.__module__.startswith(("pydantic.types", "pydantic.networks", "pydantic_extra")):
                 raise self.refusal(cls.__name__, _UNREADABLE)
         return found
@@ -177,6 +179,8 @@ class Walk:
         if self._once and core["type"] in ("datetime", "time", "timedelta"):
             return type_scalars.text(core, self.refusal, True)
         if self._once:
+            if core["type"] == "url":
+                raise self.refusal("set of URL", "one of them may be written in several ways")
             type_sets.check_apart([core], self.refusal)
         return type_scalars.KINDS[core["type"]](core, self.refusal)
 

@@ -24,10 +24,11 @@ import typing_extensions
 from annotated_types import Ge, Le, Len
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, UrlConstraints
 
 from lmlang.backends.constrained import automaton_of, sample
 from lmlang.errors import ConstraintError, SchemaUnsupported
+from lmlang.grammar import literals
 from lmlang.grammar.spec import Choice, Either, JsonSchema, Regex
 from lmlang.grammar.types import reader_of, spec_of
 
@@ -168,6 +169,7 @@ trees = st.recursive(
     lambda inner: st.builds(Tree, st.integers(), inner),
     max_leaves=4,
 )
+urls = st.sampled_from(["https://a.b/", "http://localhost/", "https://a-b.c:80/d"])
 numbers = st.dictionaries(texts, st.integers(), max_size=3)
 bounded = Annotated[dt.date, Ge(dt.date(1999, 12, 30)), Le(dt.date(2024, 2, 29))]
 money = Annotated[Decimal, Field(max_digits=6, decimal_places=2, ge=0)]
@@ -255,6 +257,9 @@ INSTANCES = [
     (Tree, trees),
     (Shelf, st.builds(Shelf, st.lists(movies, max_size=2), st.none() | movies)),
     (IPv4Address, st.ip_addresses(v=4)),
+    (pydantic.HttpUrl, urls.map(pydantic.HttpUrl)),
+    (Annotated[pydantic.AnyUrl, UrlConstraints(max_length=19)], urls.map(pydantic.AnyUrl)),
+    (set[pydantic.AnyHttpUrl], st.sets(urls.map(pydantic.AnyHttpUrl))),
     (Boxed[int], st.builds(lambda x: Boxed[int](content=x), st.integers())),
     (Any, st.sampled_from([None, 1, "a", [1, {"a": []}]])),
 ]
@@ -621,7 +626,8 @@ class Blob(BaseModel):
         (Annotated[str, Field(pattern=r"(?i)a")], "means other texts in JSON Schema"),
         (pydantic.PastDate, "depends on when that is asked"),
         (Annotated[dt.time, Ge(dt.time(1))], "bounds of it cannot be kept"),
-        (pydantic.HttpUrl, "and"),
+        (pydantic.PostgresDsn, "of the type URL, and no text"),
+        (Annotated[set[pydantic.AnyUrl], several], "may be written in several ways"),
         (Annotated[Decimal, Field(ge=10**20)], "has more digits than"),
         (Literal[Color.RED, "x"], "take all of the Enum, or one of str or int"),
     ],
@@ -629,6 +635,38 @@ class Blob(BaseModel):
 def test_what_cannot_be_generated_is_refused_by_name(tp: Any, message: str) -> None:
     with pytest.raises(SchemaUnsupported, match=message):
         spec_of(tp)
+
+
+def test_addresses_are_those_that_pydantic_takes() -> None:
+    allowed = spec_of(Annotated[str, Field(pattern=f"^(?:{literals.EMAIL})$")])
+    for text in ("joe.bloggs@example.com", "a+b_c@x-1.y.org"):
+        assert allows(allowed, json.dumps(text))
+    for text in (
+        "a@b",
+        "a..b@c.de",
+        ".a@c.de",
+        "a@-b.de",
+        "a@b.c",
+        "a@b.1",
+        "a@xn--b.de",
+        "é@b.de",
+    ):
+        assert not allows(allowed, json.dumps(text))
+    assert re.fullmatch(literals.SPECIAL, "a@b.test")
+    pytest.importorskip("email_validator")
+    spec, read = spec_of(pydantic.EmailStr), reader_of(pydantic.EmailStr)
+    assert not allows(spec, '"a@b.test"')
+    for seed in range(40):
+        drawn = random.Random(seed)
+        assert "@" in read(sample(spec, (drawn.randrange(256) for _ in itertools.count())))
+
+
+@pytest.mark.parametrize("tp", [pydantic.FileUrl, pydantic.AnyWebsocketUrl, pydantic.RedisDsn])
+def test_urls_of_other_schemes_are_read(tp: Any) -> None:
+    spec, read = spec_of(tp), reader_of(tp)
+    for seed in range(40):
+        drawn = random.Random(seed)
+        assert read(sample(spec, (drawn.randrange(256) for _ in itertools.count()))).host
 
 
 def test_a_type_that_needs_a_missing_package_is_refused_by_name() -> None:
