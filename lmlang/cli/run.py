@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     if options.rows is not None:
         return _rows(program, given, options)
     for name in ("out", "journal", "num_threads", "rows_format", "usage"):
-        if getattr(options, name):
+        if getattr(options, name) is not None and getattr(options, name) is not False:
             raise ProgramError(f"--{name.replace('_', '-')} is for rows: give --rows FILE too.")
     arguments.check_complete(program, given)
     with backends.chosen(options) as backend:
@@ -200,8 +200,12 @@ def _forecast(
 ) -> Estimate:
     """What the rows that can be run would cost."""
     good = [row.arguments for row in rows if row.arguments is not None]
-    threads: Any = options.num_threads or "auto"
+    threads = _threads(options)
     return program.options(backend=backend).estimate(good, num_threads=threads, on_error="return")
+
+
+def _threads(options: argparse.Namespace) -> Any:
+    return "auto" if options.num_threads is None else options.num_threads
 
 
 def _ran(
@@ -216,7 +220,7 @@ def _ran(
     if good:
         states = program.run_batch(
             good,
-            num_threads=options.num_threads or "auto",
+            num_threads=_threads(options),
             progress_bar=options.progress,
             generator_style=True,
             on_error="return",

@@ -388,6 +388,16 @@ def test_an_interrupt_keeps_the_rows_that_had_ended(lmlang, program, tmp_path, e
     assert len(written) == 2
 
 
+@pytest.mark.parametrize("more", [(), ("--estimate",)])
+def test_no_number_of_threads_is_taken_for_none_given(lmlang, program, tmp_path, more):
+    path = program("import lmlang as lm\n\n@lm.function\ndef f(s, n: int):\n    s['n'] = n\n")
+    rows = tmp_path / "rows.csv"
+    rows.write_text("n\n1\n")
+    ran = lmlang("run", path, "--rows", rows, "--num-threads", 0, *more)
+    assert (ran.code, ran.out) == (1, "")
+    assert "num_threads=0 is out of range: it must be from 1 to 1,024." in ran.err
+
+
 def test_rows_run_on_a_server(lmlang, program, tmp_path):
     pytest.importorskip("fastapi")
     from lmlang.server.app import make_app

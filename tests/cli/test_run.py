@@ -121,6 +121,7 @@ def test_a_parameter_without_a_type_has_that_of_its_default(lmlang, tmp_path):
         (("none.py:f",), 1, "there is no file 'none.py'"),
         (("no_such_module_here:f",), 1, "no file and no module 'no_such_module_here'"),
         (("capitals.py:capital", "--country", "a", "--out", "x.csv"), 1, "--out is for rows"),
+        (("capitals.py:capital", "--country", "a", "--num-threads", "0"), 1, "is for rows: give"),
         (("capitals.py:capital", "--country", "a", "--temperature", "-1"), 1, "temperature=-1.0"),
         (("capitals.py:capital", "--country", "a", "--url", "u", "--model", "m"), 1, "--url names"),
     ],
