@@ -37,6 +37,7 @@ class Budget:
         if left >= params.max_tokens:
             return params
         if left <= 0:
+            self.over = True
             raise self._exceeded(taken)
         self._shortened.add(path)
         return replace(params, max_tokens=left, min_tokens=min(left, params.min_tokens))
@@ -47,12 +48,16 @@ class Budget:
         Raises:
             BudgetExceeded: More has been generated than may be, or would have.
         """
-        cut = path in self._shortened and finish == "length"
+        cut = path in self._shortened and finish in ("length", "forced_close")
         if self.most is not None and (taken > self.most or cut):
+            self.over = True
             raise self._exceeded(taken)
 
+    def refused(self, path: str, taken: int) -> BudgetExceeded | None:
+        """What to raise where a generation was told that its tokens do not do: they are ours."""
+        return self._exceeded(taken) if path in self._shortened else None
+
     def _exceeded(self, taken: int) -> BudgetExceeded:
-        self.over = True
         return BudgetExceeded(
             f"the program needs more than max_program_tokens={self.most:,} generated tokens "
             f"({taken:,} have been generated): raise it, or lower the max_tokens of its "

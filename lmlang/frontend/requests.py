@@ -123,6 +123,8 @@ def _no_handle(backend: Backend, method: str, due: str, found: object) -> Progra
 def answer(run: Run, operation: Operation, handle: Handle) -> Answer:
     """What a handle that is done came to; raises the error that it ended with."""
     node, outcome = operation.node, _outcome(handle)
+    if isinstance(outcome, BudgetExceeded) and (ours := run.beyond_budget(operation.path)):
+        raise ours from outcome
     if isinstance(outcome, BaseException):
         raise fresh(outcome)
     if isinstance(outcome, Scores):

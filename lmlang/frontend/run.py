@@ -19,7 +19,7 @@ from enum import Enum
 from time import perf_counter, time
 from typing import Any
 
-from lmlang.errors import fresh
+from lmlang.errors import BudgetExceeded, fresh
 from lmlang.frontend import ir, waiting
 from lmlang.frontend.budget import Budget
 from lmlang.frontend.meta import Meta
@@ -379,6 +379,11 @@ class Run:
         """The parameters of the generation at ``path``, within what the run has left."""
         with self.lock:
             return self.budget.within(path, params, self.usage.generated_tokens)
+
+    def beyond_budget(self, path: str) -> BudgetExceeded | None:
+        """What a refusal of the generation at ``path`` for its length is, if ours has cut that."""
+        with self.lock:
+            return self.budget.refused(path, self.usage.generated_tokens)
 
     def charge(self, operation: Operation, usage: Usage, finish: str | None) -> None:
         """Count what an operation took; BudgetExceeded where that is more than there was."""

@@ -255,6 +255,24 @@ def test_an_output_that_ends_by_itself_within_the_budget_is_whole():
     assert caught.value.context.op_path == "0"
 
 
+@pytest.mark.parametrize("on_budget", ["close", "raise"])
+def test_a_typed_output_is_not_closed_for_the_budget_of_its_program(on_budget):
+    @lm.function
+    def program(s):
+        s += lm.gen("x", type=list[int], max_tokens=9, on_budget=on_budget)
+
+    def ran(answer, most):
+        return program(max_program_tokens=most, backend=ScriptedBackend([answer]))
+
+    assert ran("[1, 2]", 6)["x"] == [1, 2]
+    for most in (5, 1):  # it would be closed, and not even that is possible
+        with pytest.raises(lm.BudgetExceeded, match=f"more than max_program_tokens={most} ") as it:
+            ran("[1, 2]", most)
+        assert it.value.context.op_path == "0"
+    if on_budget == "close":  # for its own
+        assert ran("[1, 2, 3, 4]", 9)["x"] == [1, 2, 3]
+
+
 @settings(max_examples=20)
 @given(st.integers(1, 8), st.integers(1, 40))
 def test_forks_share_the_budget(forks, most):
