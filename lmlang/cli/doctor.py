@@ -114,10 +114,15 @@ def _triton(gpu: bool) -> Iterator[Line]:
 def _kernels() -> Iterator[Line]:
     import torch
 
-    from lmlang.kernels import native
+    from lmlang.errors import ModelError
+    from lmlang.kernels import forms, native
 
-    chosen = os.environ.get("LMLANG_KERNELS", "auto")
-    if chosen == "reference":
+    try:
+        forms.use_reference()
+    except ModelError as error:
+        yield Line("kernels", str(error), "unset LMLANG_KERNELS, which is for comparing.")
+        return
+    if os.environ.get("LMLANG_KERNELS") == "reference":
         yield Line(
             "kernels",
             "reference, by LMLANG_KERNELS: many times slower",
@@ -171,7 +176,9 @@ def _model() -> Iterator[Line]:
     try:
         path = find_embedded_model()
     except ModelError as error:
-        yield Line("embedded model", str(error), f"run `{FETCH_COMMAND}`.")
+        named = os.environ.get("LMLANG_MODEL")
+        mend = "unset LMLANG_MODEL, or name a file." if named else f"run `{FETCH_COMMAND}`."
+        yield Line("embedded model", str(error), mend)
     else:
         yield Line("embedded model", f"{path} ({size(path.stat().st_size)})")
     folder = cache_folder()

@@ -64,8 +64,9 @@ def _embedded() -> Iterator[tuple[str, str, str]]:
 
     try:
         path = find_embedded_model()
-    except ModelError:
-        yield "(embedded)", "", f"not here yet: `{FETCH_COMMAND}` brings it"
+    except ModelError as error:
+        absent = f"not here yet: `{FETCH_COMMAND}` brings it"
+        yield "(embedded)", "", str(error) if os.environ.get("LMLANG_MODEL") else absent
     else:
         yield "(embedded)", size(path.stat().st_size), str(path)
 

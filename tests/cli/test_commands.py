@@ -16,6 +16,7 @@ import pytest
 import lmlang as lm
 from lmlang.cli import COMMANDS, bench, chat, completion, doctor, models, parser_of, terminal
 from lmlang.cli.command import EXIT_CODES
+from lmlang.kernels import forms
 from lmlang.testing import ScriptedBackend
 from tests.tiny import tiny_model, tiny_shape, write_tiny_gguf
 
@@ -292,6 +293,23 @@ def test_doctor_tells_what_is_slow_and_why(lmlang, monkeypatch, tmp_path):
     assert names >= {"lmlang", "python", "torch", "device", "memory", "cache folder", "tqdm"}
     assert ran.code == 3
     assert "! kernels          reference, by LMLANG_KERNELS: many times slower" in ran.out
+
+
+def test_a_variable_that_names_no_model_is_told_as_that(lmlang, monkeypatch):
+    monkeypatch.setenv("LMLANG_MODEL", "none.gguf")
+    ran = lmlang("doctor")
+    assert ran.code == 3
+    assert "! embedded model   LMLANG_MODEL='none.gguf' is no file" in ran.out
+    assert "unset LMLANG_MODEL, or name a file." in ran.out
+    assert "(embedded)        LMLANG_MODEL='none.gguf' is no file" in lmlang("models").out
+
+
+def test_doctor_tells_kernels_that_there_are_not(lmlang, monkeypatch):
+    forms._chosen.cache_clear()
+    monkeypatch.setenv("LMLANG_KERNELS", "fast")
+    ran = lmlang("doctor")
+    assert ran.code == 3
+    assert "! kernels          LMLANG_KERNELS='fast' means nothing" in ran.out
 
 
 def test_doctor_names_extras_that_there_are():
