@@ -300,6 +300,8 @@ class Walk:
     def union(self, core: Core) -> Schema:
         """One of some types."""
         choices = [each[0] if isinstance(each, tuple) else each for each in core["choices"]]
+        if self._hashed and any(peeled(choice)["type"] == "any" for choice in choices):
+            return self.anything(core)  # which reads the others' texts too
         if self._once:
             type_sets.check_apart(choices, self.refusal)
         return _any_of([self.schema(choice) for choice in choices])

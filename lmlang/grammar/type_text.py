@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import is_dataclass
+from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -99,6 +100,10 @@ def _parts(value: Any) -> Any:
         return int(value) if value == value.to_integral_value() else float(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, timedelta):
+        sign, size = ("-", -value) if value.days < 0 else ("", value)
+        fraction = f".{size.microseconds:06}" if size.microseconds else ""
+        return f"{sign}P{size.days}DT{size.seconds}{fraction}S"
     secret = getattr(value, "get_secret_value", None)
     return _ANY.dump_python(value, mode="json") if secret is None else _parts(secret())
 

@@ -229,6 +229,7 @@ def test_under_one_version_another_type_or_other_examples_are_another_program(tm
         (5, Annotated[int, pydantic.Field(ge=5)]), ([BILL, None], list[Bill | None]),
         ("1", int | str), ("x", dt.date | str), ({dt.date(2024, 2, 29): 1}, dict[dt.date, int]),
         ({True: 1}, dict[bool, int]), ({Still(1, (2,)), Still(2)}, set[Still]),
+        (dt.timedelta(400, 5, 7), dt.timedelta), ([dt.timedelta(-1, 3)], list[dt.timedelta]),
         (Called(Name="a", other=3), Called), (ByName(name="a"), ByName), (Still(1), Still | None),
     ],
 )  # fmt: skip

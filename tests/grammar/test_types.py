@@ -309,6 +309,7 @@ DISTINCT = [
     Annotated[set[Frozen], several],
     Annotated[dict[dt.datetime, set[Frozen]], several],
     Annotated[set[tuple[Any, bool]], several],
+    set[dt.date | Any | Key],
     set[Frozen],
     set[Loose],
     set[frozenset[int]],
