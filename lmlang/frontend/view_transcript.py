@@ -79,7 +79,8 @@ def thought(step: Step) -> str:
     """What the model wrote before an output, hidden; "" where it wrote nothing."""
     samples = () if step.operation is None else step.operation.samples
     text = markup.line(samples[0].thought.strip()) if samples else ""
-    return f"thought before {label(step)} {markup.middle(text, THOUGHT)}" if text else ""
+    before = markup.line(label(step))
+    return f"thought before {before} {markup.middle(text, THOUGHT)}" if text else ""
 
 
 def label(step: Step) -> str:

@@ -56,6 +56,18 @@ def test_the_name_of_an_errors_class_is_escaped_wherever_it_stands():
         checked_page(view.html())
 
 
+def test_the_name_of_what_was_thought_about_is_escaped():
+    @lm.function
+    def program(s):
+        s += "x" + lm.gen("\x1b[2J", think=5, max_tokens=5)
+
+    log = program(backend=ScriptedBackend(["hm</think>", "yes"])).run_log()
+    assert "thought before \\x1b[2J: hm" in log.transcript().text(80)
+    for view in views(log).values():
+        checked_text(view.text(80), 80)
+        checked_page(view.html())
+
+
 @settings(max_examples=60)
 @given(programs, backends, st.none() | st.integers(1, 20))
 def test_the_views_of_a_run_agree_on_its_tokens(steps, backend, most):
