@@ -40,17 +40,20 @@ def check(
     """
     found: list[Finding] = []
     source = source_of(body, receiver)
+    made: set[str] = set()
     try:
         traced = trace()
     except Exception as error:
         found.append(_raised(error, source))
     else:
         found += _Lines(traced, inherited).findings()
+        made = {getattr(node, "name", "") for node in traced.nodes}
         if traced.stopped is not None:
             found.append(_stopped(traced.stopped, source))
     if source is not None:
         known = {(each.code, each.source) for each in found}
-        found += [each for each in source.findings() if (each.code, each.source) not in known]
+        more = source.findings(made)
+        found += [each for each in more if (each.code, each.source) not in known]
     return tuple(sorted(dict.fromkeys(found), key=lambda each: (*each.place, each.code)))
 
 

@@ -7,11 +7,12 @@ import difflib
 import inspect
 import textwrap
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 from lmlang.errors import quote
 from lmlang.frontend import dsl
+from lmlang.frontend.expression import Expression
 from lmlang.frontend.finding import Finding
 
 _MADE = (
@@ -57,10 +58,14 @@ class Source:
         """Where it is defined, as ``path/file.py:12``."""
         return self._at(self._tree)
 
-    def findings(self) -> Iterator[Finding]:
-        """Arguments never used, reads of what nothing sets, expressions never appended."""
+    def findings(self, made: Set[str] = frozenset()) -> Iterator[Finding]:
+        """Arguments never used, reads of what nothing sets, expressions never appended.
+
+        Args:
+            made: Variables that a trace has seen, whoever made their expressions.
+        """
         yield from self._unused()
-        yield from self._undefined()
+        yield from self._undefined(made)
         yield from self._lost()
 
     def loop_around(self, source: str) -> int | None:
@@ -104,10 +109,11 @@ class Source:
                     "it, or remove it.",
                 )
 
-    def _undefined(self) -> Iterator[Finding]:
+    def _undefined(self, made: Set[str]) -> Iterator[Finding]:
         names = self._names()
         if names is None:
             return
+        names |= made
         for name, node in self._reads():
             if name not in names and not (name.startswith("_") and name[1:].isdigit()):
                 near = difflib.get_close_matches(name, names, n=1)
@@ -145,11 +151,15 @@ class Source:
                 found |= _constants(node.slice) or {""}
                 if not isinstance(node.slice, ast.Constant) and isinstance(node.value, ast.Name):
                     return None
+            if isinstance(node, ast.Name):  # an expression that stands outside of the body
+                kept = self._scope.get(node.id)
+                leaves = kept.leaves if isinstance(kept, Expression) else ()
+                found |= {getattr(leaf.node, "name", "") for leaf in leaves}
             if not isinstance(node, ast.Call):
                 continue
             word = self._word(node)
             method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-            if word in _NAMING or method in ("var_scope", "set_var"):
+            if word in _NAMING or method in ("var_scope", "set_var") or self._calls_a_tool(node):
                 named = _named(node)
                 if named is None:
                     return None
@@ -159,6 +169,13 @@ class Source:
             if word == "separate_reasoning":
                 return None
         return found
+
+    def _calls_a_tool(self, node: ast.Call) -> bool:
+        """Whether it is ``box.call(name)`` of a toolbox, and not ``s.call(program)``."""
+        if not isinstance(node.func, ast.Attribute) or node.func.attr != "call":
+            return False
+        owner = node.func.value
+        return not (isinstance(owner, ast.Name) and owner.id == self._state)
 
     def _gets_state(self, node: ast.Call) -> bool:
         given = [*node.args, *(keyword.value for keyword in node.keywords)]

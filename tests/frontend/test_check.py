@@ -123,6 +123,32 @@ def calling(s):
     return s["from inner"]
 
 
+KEPT = "It is " + lm.gen("kept", max_tokens=4)
+
+
+def made():
+    return lm.gen("made", max_tokens=4)
+
+
+def a_tool(x: int) -> int:
+    return x
+
+
+@lm.function
+def made_elsewhere(s):
+    box = s.tools([a_tool])
+    s += lm.user("Go.")
+    with s.assistant():
+        s += made() + box.call("step", max_tokens=90)
+        if s["step"].run() > 0:
+            s += KEPT
+    return s["made"], s["kept"]
+
+
+def test_reads_of_what_is_made_outside_of_the_body():
+    assert "LM103" not in codes(made_elsewhere)
+
+
 def test_reads_of_what_nothing_sets():
     assert ("LM103", line_of("never reached by a trace")) in found(misread)
     assert ("LM103", line_of("neither")) in found(misread)
