@@ -221,7 +221,7 @@ def given(program: Function[Any, Any], options: argparse.Namespace) -> dict[str,
     """The arguments that the command line gives, as typed values.
 
     Raises:
-        Misused: One is of no parameter, or no value of its type.
+        Misused: One is of no parameter, or no value of its type, or there are two.
     """
     known = {parameter.name: parameter for parameter in parameters_of(program)}
     texts: dict[str, Any] = {
@@ -233,7 +233,12 @@ def given(program: Function[Any, Any], options: argparse.Namespace) -> dict[str,
         name, equals, text = pair.partition("=")
         if not equals:
             raise Misused(f"--arg {quote(pair)} has no '=': write --arg NAME=VALUE.")
-        texts[name] = text
+        if name in known and known[name].several:
+            texts.setdefault(name, []).append(text)
+        elif name in texts:
+            raise Misused(f"{quote(name)} is given twice: it takes one value.")
+        else:
+            texts[name] = text
     values = {}
     for name, text in texts.items():
         if name not in known:

@@ -57,7 +57,7 @@ def test_a_run_prints_variables_and_is_the_run_of_the_same_seed(lmlang, program)
 
 def test_texts_become_values_of_their_types(lmlang, program):
     ran = lmlang(
-        *("run", f"{program()}:typed", "--days", "2024-02-29", "--days", "2024-03-01"),
+        *("run", f"{program()}:typed", "--days", "2024-02-29", "--arg", "days=2024-03-01"),
         *("--pair", "[1, 2.5]", "--kind", "1", "--arg", "seed=5"),
     )
     assert json.loads(ran.out) == {
@@ -115,6 +115,8 @@ def test_a_parameter_without_a_type_has_that_of_its_default(lmlang, tmp_path):
         ),
         (("capitals.py:capital", "--arg", "yaer=1"), 2, "its parameters are country, year, tone"),
         (("capitals.py:capital", "--arg", "year"), 2, "write --arg NAME=VALUE"),
+        (("capitals.py:capital", "--arg", "year=1", "--arg", "year=2"), 2, "'year' is given twice"),
+        (("capitals.py:capital", "--year", "1", "--arg", "year=2"), 2, "'year' is given twice"),
         (("capitals.py:captial",), 1, "did you mean capital?"),
         (("capitals.py",), 1, "the programs capital, typed: name one"),
         (("capitals.py:plain",), 1, "put @lm.function above its def"),
