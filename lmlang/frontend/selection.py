@@ -105,11 +105,11 @@ def _evidence(choices: Sequence[ChoiceScore], method: BuiltIn) -> Evidence:
 
 
 def _index(decided: object, texts: Sequence[str], method: object) -> int:
-    decision = getattr(decided, "decision", None)
-    if isinstance(decision, str) and decision in texts:
+    decision = getattr(decided, "decision", decided)
+    if decided is not decision and isinstance(decision, str) and decision in texts:
         return texts.index(decision)
     raise ProgramError(
         f"the choices method {quote(repr(method))[1:-1]} decided for "
-        f"{quote(repr(decision))[1:-1]}, which is none of the choices: return "
+        f"{quote(repr(decision))[1:-1]}, which is no decision for one of the choices: return "
         "lm.ChoicesDecision(decision=…) with one of them."
     )

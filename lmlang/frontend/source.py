@@ -107,5 +107,5 @@ def stored(error: BaseException) -> BaseException:
 
 def _is_ours(frame: FrameType) -> bool:
     name = frame.f_globals.get("__name__")
-    # The copy module calls a state's methods for the user, whose line is the one before.
-    return isinstance(name, str) and (name.startswith(_OURS) or name == "copy")
+    # These call methods of ours for the user, whose line is the one before.
+    return isinstance(name, str) and (name.startswith(_OURS) or name in ("copy", "os"))

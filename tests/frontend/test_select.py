@@ -243,8 +243,10 @@ def test_a_method_that_decides_for_none_of_them_raises():
     def nobody(**evidence):
         return lm.ChoicesDecision("c")
 
-    with pytest.raises(lm.ProgramError, match="decided for 'c', which is none of the choices"):
+    with pytest.raises(lm.ProgramError, match="decided for 'c', which is no decision for one of"):
         pick(lm.select("x", ["a", "b"], choices_method=nobody))
+    with pytest.raises(lm.ProgramError, match=r"decided for 'a', .* return lm.ChoicesDecision"):
+        pick(lm.select("x", ["a", "b"], choices_method=lambda **_: "a"))
 
 
 def test_above_zero_the_choice_is_drawn_with_the_seed():

@@ -263,6 +263,11 @@ def test_the_line_is_the_one_that_depends():
         s += lm.gen("x")
         json.dumps(s["x"])
 
+    def pictured(s):
+        s += lm.gen("x")
+        s += lm.image(s["x"])
+
+    assert traced(pictured).stopped.source == line(pictured, 2)
     assert traced(body).stopped.source == line(body, 2)
     assert traced(helped).stopped.source == line(helped, 2)
 
