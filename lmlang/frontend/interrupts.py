@@ -8,9 +8,12 @@ with Held() as held:
 from __future__ import annotations
 
 import contextlib
+import inspect
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -18,7 +21,9 @@ from lmlang.frontend.dispatcher import dispatcher
 
 SOON = 0.02
 """Seconds after which an interrupt comes that a closing generator may not raise: Python would
-print it, and forget it."""
+print it, and forget it. Where it is still closing then, so many more."""
+LOOKS = 100
+"""How often at most it is looked whether it has closed."""
 
 
 class Held:
@@ -67,16 +72,39 @@ class Held:
         if not self.count or isinstance(error, KeyboardInterrupt):
             return
         if isinstance(error or sys.exc_info()[1], GeneratorExit):
-            dispatcher().after(SOON, _interrupt)
+            closer = _closer(sys._getframe())
+            dispatcher().after(SOON, partial(_interrupt_behind, closer, closer.f_lasti, LOOKS))
         else:
             raise KeyboardInterrupt
 
 
-def _interrupt() -> None:
-    """As if somebody pressed Ctrl-C now."""
+def _frames(innermost: FrameType | None) -> Iterator[FrameType]:
+    """A frame and all those that wait for it."""
+    while innermost is not None:
+        yield innermost
+        innermost = innermost.f_back
+
+
+def _closer(innermost: FrameType) -> FrameType:
+    """Who closes the generators that a frame is in: the first around them that is none."""
+    inside = False
+    for frame in _frames(innermost):
+        generator = frame.f_code.co_flags & inspect.CO_GENERATOR
+        if inside and not generator:
+            return frame
+        inside = inside or bool(generator)
+    return innermost
+
+
+def _interrupt_behind(closer: FrameType, at: int, looks: int) -> None:
+    """As if somebody pressed Ctrl-C once a frame of the main thread has gone on behind a place."""
+    main = threading.main_thread().ident
+    assert main is not None
+    stack = _frames(sys._current_frames().get(main))
+    if looks and any(frame is closer for frame in stack) and closer.f_lasti == at:
+        dispatcher().after(SOON, partial(_interrupt_behind, closer, at, looks - 1))
+        return
     if hasattr(signal, "pthread_kill"):  # which wakes a main thread that waits
-        main = threading.main_thread().ident
-        assert main is not None
         signal.pthread_kill(main, signal.SIGINT)
     else:
         signal.raise_signal(signal.SIGINT)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import lmlang as lm
-from lmlang.frontend import batch, workers
+from lmlang.frontend import batch, interrupts, workers
 from lmlang.testing import ScriptedBackend
 
 PATIENCE = 60.0
-"""Seconds after which a test says that something hangs; nothing ever takes a tenth of it."""
+"""Seconds after which a test says that something hangs."""
 
 
 def bounded(work):
@@ -231,6 +231,35 @@ def test_an_interrupt_at_any_line_where_a_lazy_batch_is_left_is_raised_behind_it
     found = list(interrupted_everywhere(leave))
     assert len(found) > 20
     assert {type(error) for error in found} == {lm.BatchInterrupted, KeyboardInterrupt}
+
+
+@pytest.mark.usefixtures("unraisable")
+def test_an_interrupt_comes_behind_a_generator_that_takes_its_time_to_close(monkeypatch):
+    monkeypatch.setattr(interrupts, "SOON", 0.001)
+    monkeypatch.setattr(interrupts, "LOOKS", 1_000_000)
+
+    def slow():
+        try:
+            yield
+        finally:
+            with interrupts.Held():
+                interrupt_main_thread()
+            threading.Event().wait(0.1)
+
+    def outer():
+        try:
+            yield from slow()
+        finally:
+            threading.Event().wait(0.1)
+
+    def leave():
+        left = outer()
+        next(left)
+        del left
+        threading.Event().wait(PATIENCE)
+
+    with pytest.raises(KeyboardInterrupt):
+        leave()
 
 
 @pytest.mark.parametrize("lazily", [False, True])
