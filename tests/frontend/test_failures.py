@@ -8,7 +8,7 @@ import lmlang as lm
 from lmlang.testing import ScriptedBackend
 
 PATIENCE = 60.0
-"""Seconds after which a test says that something hangs; nothing ever takes a tenth of it."""
+"""Seconds after which a test says that something hangs."""
 
 
 def bounded(work):
