@@ -10,16 +10,15 @@ the name of the type and the field that it stands in.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
-from lmlang.errors import SchemaUnsupported, quote
 from lmlang.grammar import literals, type_scalars, type_sets
 from lmlang.grammar.quotes import SAID
 from lmlang.grammar.type_core import Core, function_of, name_of, peeled
+from lmlang.grammar.type_place import Place
 from lmlang.grammar.type_scalars import Schema, bounds_of, exactly, members, spelling
 
 _ADDRESSES = {IPv4Address: "ipv4", IPv6Address: "ipv6"}
@@ -44,6 +43,7 @@ class Walk:
 
     Attributes:
         defs: Schemas of definitions that have been met, by their names.
+        refusal: Makes the error that says which part of which type is refused, and why.
 
     Inside of a set everything can be hashed; where so many of its items have to differ, each value
     has one spelling too.
@@ -53,10 +53,8 @@ class Walk:
         self.defs: dict[str, Schema] = {}
         self._cores: dict[str, Core] = {}
         self._names: dict[tuple[str, tuple[Any, ...]], str] = {}
-        self._classes: list[str] = []
-        self._strings: Core = {}
-        self._hashed, self._once = "", False
-        self._field: str | None = None
+        self._place = Place()
+        self.refusal = self._place.refusal
         if core["type"] == "definitions":
             self._cores = {each["ref"]: each for each in core["definitions"]}
 
@@ -66,44 +64,6 @@ class Walk:
         if make is None:
             raise self.refusal(name_of(core), _UNREADABLE)
         return make(self, core)
-
-    def refusal(self, what: str, why: str) -> SchemaUnsupported:
-        """The refusal that says which part of which type it is about."""
-        where = self._field or "what is asked for"
-        return SchemaUnsupported(
-            f"{where} is of the type {quote(what)[1:-1]}, and {why}: take another type for what is "
-            "to be generated, or one that is made of it afterwards."
-        )
-
-    @contextmanager
-    def _inside(self, cls: Any, config: Core | None) -> Iterator[None]:
-        """In a class with settings of its own, or None: those around it hold in it too."""
-        before = self._strings, self._hashed
-        if cls.__hash__ is None:
-            self._check_hashed({"type": "class", "cls": cls})
-        if not type_sets.hashes_its_fields(cls):
-            self._hashed = ""
-        self._strings = self._strings if config is None else _of_strings(config)
-        self._classes.append(cls.__name__)
-        yield
-        self._classes.pop()
-        self._strings, self._hashed = before
-
-    @contextmanager
-    def _counted(self, core: Core, hashed: str) -> Iterator[None]:
-        """In what of its parts are told apart by their values: a set, or the keys of a dict."""
-        before = self._hashed, self._once
-        self._hashed = hashed
-        self._once = self._once or (core.get("min_length") or 0) > 1
-        yield
-        self._hashed, self._once = before
-
-    @contextmanager
-    def _at(self, field: str) -> Iterator[None]:
-        before, cls = self._field, self._classes[-1] if self._classes else ""
-        self._field = f"field `{field}` of `{cls}`" if cls else f"field `{field}`"
-        yield
-        self._field = before
 
     # --------------------------------------------------------------------------- layers
 
@@ -141,7 +101,7 @@ class Walk:
         """A type of the standard library that pydantic reads strings as."""
         strict = core["strict_schema"]
         cls = strict.get("python_schema", {}).get("cls")
-        if cls is IPv6Address and self._once:
+        if cls is IPv6Address and self._place.once:
             return {"type": "string", "pattern": exactly(literals.IPV6_ONCE)}
         if cls in _ADDRESSES:
             return {"type": "string", "format": _ADDRESSES[cls]}
@@ -158,8 +118,8 @@ class Walk:
         """A named schema; it may be the one that this stands in."""
         target = self._cores[core["schema_ref"]]
         of_its_own = peeled(target)["type"] in _WITH_SETTINGS
-        strings = () if of_its_own else tuple(self._strings.items())
-        ref = (core["schema_ref"], (*strings, self._hashed, self._once))
+        strings = () if of_its_own else tuple(self._place.strings.items())
+        ref = (core["schema_ref"], (*strings, self._place.hashed, self._place.once))
         if ref not in self._names:
             base = re.sub(r"\W", "_", getattr(target.get("cls"), "__name__", "type"))
             name = base
@@ -176,9 +136,9 @@ class Walk:
         """A number, a string or what is written as one."""
         if core["type"] == "str":
             return self._string(core)
-        if self._once and core["type"] in ("datetime", "time", "timedelta"):
+        if self._place.once and core["type"] in ("datetime", "time", "timedelta"):
             return type_scalars.text(core, self.refusal, True)
-        if self._once:
+        if self._place.once:
             if core["type"] == "url":
                 raise self.refusal("set of URL", "one of them may be written in several ways")
             type_sets.check_apart([core], self.refusal)
@@ -187,17 +147,17 @@ class Walk:
     def _string(self, core: Core) -> Schema:
         """A string, by what it says of itself and, where it is silent, by its class's settings."""
         own = {name: core[name] for name in core if core[name] is not None}
-        return type_scalars.string({**self._strings, **own}, self.refusal)
+        return type_scalars.string({**self._place.strings, **own}, self.refusal)
 
     def anything(self, core: Core) -> Schema:
         """Any JSON; of what can be hashed."""
-        if not self._hashed:
+        if not self._place.hashed:
             return {}
-        return {"type": ["string", "number", *(() if self._once else ("boolean",)), "null"]}
+        return {"type": ["string", "number", *(() if self._place.once else ("boolean",)), "null"]}
 
     def array(self, core: Core) -> Schema:
         """A list, or another kind of sequence."""
-        self._check_hashed(core)
+        self._place.check_hashed(core)
         return self._items(core)
 
     def _items(self, core: Core) -> Schema:
@@ -212,18 +172,12 @@ class Walk:
         """A set; its items differ, and can be hashed."""
         items = core.get("items_schema", {"type": "any"})
         if core["type"] == "set":
-            self._check_hashed(core)
-        if self._once:
+            self._place.check_hashed(core)
+        if self._place.once:
             why = "it may be written in any order, so that it cannot be told how many differ"
             raise self.refusal(f"{core['type']} in a set", why)
-        with self._counted(core, str(core["type"])):
+        with self._place.counted(core, str(core["type"])):
             return {**self._items({**core, "items_schema": items}), "uniqueItems": True}
-
-    def _check_hashed(self, core: Core) -> None:
-        """Refuse what cannot be hashed inside of a set."""
-        if self._hashed:
-            what = f"{self._hashed} of {name_of(core)}"
-            raise self.refusal(what, "those cannot be hashed")
 
     def tuple(self, core: Core) -> Schema:
         """A tuple, whose last item may be repeated."""
@@ -247,23 +201,23 @@ class Walk:
         if not (isinstance(cls, type) and issubclass(cls, tuple)):
             raise self.refusal(getattr(cls, "__name__", "call"), "it is called to be read")
         items, least = [], 0
-        with self._inside(cls, None):
+        with self._place.inside(cls, None):
             for field in core["fields"] if "fields" in core else _arguments(core):
-                with self._at(field["name"]):
+                with self._place.at(field["name"]):
                     items.append(self.schema(field["schema"]))
-                least += self._once or field["schema"]["type"] != "default"
+                least += self._place.once or field["schema"]["type"] != "default"
         prefix = {"prefixItems": items} if items else {}
         return {"type": "array", **prefix, "items": False, "minItems": least}
 
     def mapping(self, core: Core) -> Schema:
         """A dict, whose keys are strings in JSON."""
-        self._check_hashed(core)
+        self._place.check_hashed(core)
         found: Schema = {"type": "object"}
         if core["type"] == "counter":
             found["additionalProperties"] = {"type": "integer"}
         elif "values_schema" in core:
             found["additionalProperties"] = self.schema(core["values_schema"])
-        with self._counted(core, self._hashed):
+        with self._place.counted(core, self._place.hashed):
             names = self._keys(core["keys_schema"]) if "keys_schema" in core else {}
         found |= {"propertyNames": names} if names else {}
         found |= {"minProperties": core["min_length"]} if core.get("min_length") else {}
@@ -287,7 +241,7 @@ class Walk:
         if kind == "int" and not bounds_of(core, self.refusal):
             return {"pattern": exactly(literals.INTEGER)}
         if kind in ("date", "datetime", "time", "timedelta", "uuid"):
-            patterns = spelling(core, self.refusal, self._once)
+            patterns = spelling(core, self.refusal, self._place.once)
             return {"allOf": [{"pattern": exactly(each)} for each in patterns]}
         if kind in ("literal", "enum"):
             values = [value for value, _ in members(core, self.refusal)]
@@ -300,9 +254,9 @@ class Walk:
     def union(self, core: Core) -> Schema:
         """One of some types."""
         choices = [each[0] if isinstance(each, tuple) else each for each in core["choices"]]
-        if self._hashed and any(peeled(choice)["type"] == "any" for choice in choices):
+        if self._place.hashed and any(peeled(choice)["type"] == "any" for choice in choices):
             return self.anything(core)  # which reads the others' texts too
-        if self._once:
+        if self._place.once:
             type_sets.check_apart(choices, self.refusal)
         return _any_of([self.schema(choice) for choice in choices])
 
@@ -343,7 +297,7 @@ class Walk:
 
     def model(self, core: Core) -> Schema:
         """A pydantic model; one with a root is written as that."""
-        with self._inside(core["cls"], core.get("config") or {}):
+        with self._place.inside(core["cls"], core.get("config") or {}):
             inner = peeled(core["schema"])
             if inner["type"] != "model-fields":
                 return self.schema(core["schema"])
@@ -353,14 +307,14 @@ class Walk:
         """A dataclass, without the fields that it sets itself."""
         inner = peeled(core["schema"])
         pairs = [(f["name"], f) for f in inner["fields"] if f.get("init", True)]
-        with self._inside(core["cls"], core.get("config") or {}):
+        with self._place.inside(core["cls"], core.get("config") or {}):
             return self._object(pairs, core, core.get("config") or {}, True)
 
     def typed_dict(self, core: Core) -> Schema:
         """A TypedDict, whose keys may be missing as it says."""
-        self._check_hashed(core)
+        self._place.check_hashed(core)
         config = core.get("config") or {}
-        with self._inside(core.get("cls") or dict, config):
+        with self._place.inside(core.get("cls") or dict, config):
             return self._object(core["fields"].items(), core, config, core.get("total", True))
 
     def _object(self, fields: Any, core: Core, config: Mapping[str, Any], total: bool) -> Schema:
@@ -368,9 +322,9 @@ class Walk:
         required, names = [], []
         for name, field in fields:
             key = self._key(name, field, config)
-            with self._at(name):
+            with self._place.at(name):
                 properties[key] = self.schema(field["schema"])
-            optional = field["schema"]["type"] == "default" and not self._once
+            optional = field["schema"]["type"] == "default" and not self._place.once
             if not optional and field.get("required", total):
                 required.append(key)
             names.append(name)
@@ -398,15 +352,8 @@ class Walk:
                 return str(path[0])
         if config.get("validate_by_name") or config.get("populate_by_name"):
             return name
-        with self._at(name):
+        with self._place.at(name):
             raise self.refusal("a path", "its alias is no key of this object alone")
-
-
-def _of_strings(config: Core) -> Core:
-    """What a class's settings say of its strings, as a string would say it of itself."""
-    named = {name.removeprefix("str_"): value for name, value in config.items()}
-    said = ("min_length", "max_length", "strip_whitespace")
-    return {name: named[name] for name in said if named.get(name)}
 
 
 def _arguments(core: Core) -> list[Core]:
