@@ -121,10 +121,21 @@ class Server:
         scoring = _Scoring(caller)
         self.desk.enter(scoring, 1)
         try:
-            future: Future[Scores] = await self.pooled(self.desk.offer_score, request)
+            job = self.desk.submit(self.desk.offer_score, request)
+            try:
+                future: Future[Scores] = await asyncio.wrap_future(job)
+            except asyncio.CancelledError:
+                job.add_done_callback(_drop)
+                raise
             return await scoring.wait(future, self.config.request_timeout)
         finally:
             self.desk.leave(scoring, 1)
+
+
+def _drop(job: Future[Future[Scores]]) -> None:
+    """End scores whose asker is gone before it got them."""
+    if not job.cancelled() and job.exception() is None:
+        job.result().cancel()
 
 
 def written(value: Any) -> str:

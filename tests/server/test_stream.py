@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +18,18 @@ import httpx
 import pytest
 
 from lmlang.errors import BackendError, ProgramError
-from lmlang.protocol import Event, Finish, Generation, Output, Prompt, Request, Text, Usage
+from lmlang.protocol import (
+    Event,
+    Finish,
+    Generation,
+    Output,
+    Prompt,
+    Request,
+    ScoreRequest,
+    Scores,
+    Text,
+    Usage,
+)
 from lmlang.runtime.local import Runtime
 from lmlang.server import stream
 from lmlang.testing import ScriptedBackend
@@ -61,13 +72,15 @@ def slow() -> Iterator[Runtime]:
 
 
 @contextmanager
-def opened(server: Running, body: dict[str, Any]) -> Iterator[socket.socket]:
+def opened(
+    server: Running, body: dict[str, Any], path: str = "/lm/generate"
+) -> Iterator[socket.socket]:
     """A connection that has asked, and reads nothing by itself."""
     address, content = urlsplit(server.url), json.dumps(body).encode()
     assert address.port is not None
     with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
         head = (
-            "POST /lm/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(content)}\r\n\r\n"
         )
         connection.sendall(head.encode() + content)
@@ -188,6 +201,25 @@ def test_a_unary_request_that_is_dropped_is_cancelled_too() -> None:
             left.sendall(head.encode() + content)
             backend.wait_for(1)
         until(lambda: not backend.pending() and server.inside.desk.under_way == 0)
+
+
+def test_scores_whose_asker_is_gone_before_they_begin_are_dropped() -> None:
+    offered, go_on = threading.Event(), threading.Event()
+
+    class Slow(ScriptedBackend):
+        def score(self, request: ScoreRequest) -> Future[Scores]:
+            offered.set()
+            assert go_on.wait(60)
+            return super().score(request)
+
+    with Slow(completes="when released") as backend, running(backend) as server:
+        body = text("hello", choices=["yes", "no"])
+        with opened(server, body, "/lm/score"):
+            assert offered.wait(60)
+        until(lambda: server.inside.desk.under_way == 0)
+        go_on.set()
+        until(lambda: len(backend.requests) == 1)
+        until(lambda: not backend.pending())
 
 
 def test_a_request_has_its_time() -> None:
