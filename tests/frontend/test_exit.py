@@ -161,7 +161,7 @@ def test_daemon_threads_that_ask_a_runtime_end_with_the_process():
             s["x"]
 
     def compiles(i):
-        return lm.gen("x", regex=f"a{{{i}}}(b|c){{{i},99}}", max_tokens=1)
+        return lm.gen("x", regex=f"a{{{i}}}(b|c){{{i},99}}", max_tokens=30_000)
 
     lm.set_default_backend(runtime)
     for work in (
