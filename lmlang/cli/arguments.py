@@ -15,6 +15,7 @@ from typing import Any
 from lmlang.cli import target
 from lmlang.cli.command import Misused
 from lmlang.errors import ProgramError, quote
+from lmlang.frontend.arguments import told
 from lmlang.frontend.program import Function
 
 _EMPTY = inspect.Parameter.empty
@@ -135,7 +136,7 @@ def _like(default: object) -> tuple[str, Any]:
 
 def signature_of(program: Function[Any, Any]) -> str:
     """As people read it: the name and the parameters behind the state."""
-    return f"{program.__name__}{program._arguments.signature}"
+    return f"{program.__name__}{told(program._arguments.signature)}"
 
 
 # ---------------------------------------------------------------------------- as options

@@ -77,7 +77,7 @@ class Arguments:
             bound = self.signature.bind(*args, **{**given, **kwargs})
         except TypeError as error:
             said = self._unexpected(kwargs) or str(error)
-            raise ProgramTypeError(f"{where}{self._name}{self.signature}: {said}.") from None
+            raise ProgramTypeError(f"{where}{self._name}{told(self.signature)}: {said}.") from None
         bound.apply_defaults()
         return bound
 
@@ -99,7 +99,7 @@ class Arguments:
                 "",
             )
             raise ProgramTypeError(
-                f"{self._name}.bind: {error}{hint}: its signature is {self.signature}."
+                f"{self._name}.bind: {error}{hint}: its signature is {told(self.signature)}."
             ) from None
         return {**self.bound, **given}
 
@@ -123,6 +123,24 @@ def named(bound: inspect.BoundArguments) -> dict[str, Any]:
         if parameter.kind is parameter.VAR_KEYWORD:
             known |= known.pop(parameter.name, {})
     return known
+
+
+def told(signature: inspect.Signature) -> str:
+    """A signature as it was written: without quotes around what Python keeps as a text."""
+
+    def bare(annotation: object) -> object:
+        return _Bare(annotation) if isinstance(annotation, str) else annotation
+
+    parameters = [p.replace(annotation=bare(p.annotation)) for p in signature.parameters.values()]
+    returns = bare(signature.return_annotation)
+    return str(signature.replace(parameters=parameters, return_annotation=returns))
+
+
+class _Bare(str):
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def of_a_run(name: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeAlias, Typ
 
 from lmlang.errors import ProgramError, ProgramTypeError, with_context
 from lmlang.frontend import defaults, draws, ir, waiting
-from lmlang.frontend.arguments import Arguments, meant, of_a_run
+from lmlang.frontend.arguments import Arguments, meant, of_a_run, told
 from lmlang.frontend.batch_result import BatchResult
 from lmlang.frontend.batches import check_keywords, run_batch
 from lmlang.frontend.call import Call, call_of
@@ -365,7 +365,7 @@ class Function(Generic[P, R]):
         return self._class is not None and bool(args) and isinstance(args[0], self._class)
 
     def __repr__(self) -> str:
-        return f"<program {self.__name__}{inspect.signature(self._body)}>"
+        return f"<program {self.__name__}{told(inspect.signature(self._body))}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         from lmlang.frontend.view_program import function_page

@@ -41,7 +41,7 @@ def page(head: str, indices: Sequence[int], columns: Mapping[str, Sequence[objec
     for place in _places(len(indices)):
         if place is None:
             more = f"… {len(indices) - FIRST - LAST:,} more rows"
-            sheet.add(markup.row(["", element("i", more)]))
+            sheet.add(markup.row(["", element("i", more)], styles={1: "white-space:nowrap"}))
             continue
         cells = [_cell(columns[name][place]) for name in names]
         if columns[names[-1]][place] is not None:

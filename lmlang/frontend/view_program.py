@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from lmlang import markup
 from lmlang.errors import ProgramError
 from lmlang.frontend import ir
+from lmlang.frontend.arguments import told
 from lmlang.frontend.printer import print_program
 from lmlang.markup import BLUE, BOX, CODE, MUTED, Html, element, tint
 
@@ -66,7 +67,7 @@ def function_page(body: Callable[..., object], given: Mapping[str, object]) -> s
     pairs += [(name, markup.middle(repr(value), _NODE)) for name, value in given.items()]
     pairs.append(("to see more", "f.preview(…), f.check() and f.trace(…), which run no model"))
     name = getattr(body, "__name__", type(body).__name__)
-    title = f"program {name}{inspect.signature(body)}"
+    title = f"program {name}{told(inspect.signature(body))}"
     return str(markup.facts(title, [pair for pair in pairs if pair[1]]))
 
 
