@@ -16,8 +16,8 @@ prompt took a third longer. Under the policy ACTIVE that number is 1,000.
 MEMORY = {"THP_MEM_ALLOC_ENABLE": "1"}
 """Whether torch asks Linux for pages of 2 MB where a tensor is that large.
 
-Weights and pool are read in places all over: a decode step takes 7 % less, and the process 30 MB
-more.
+Weights and pool are read in places all over: a decode step behind 500 tokens takes 4 to 9 % less,
+and the process 30 MB more.
 """
 
 

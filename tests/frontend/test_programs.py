@@ -19,6 +19,18 @@ def test_a_program_keeps_its_name_its_doc_and_its_signature():
     assert "greet(s, name: str" in repr(greet)
 
 
+def test_a_signature_reads_as_it_was_written_where_annotations_are_texts():
+    def capital(s, country: "str", tone: "list[int] | None" = None) -> "None":
+        s += country
+
+    program = lm.function(capital)
+    assert repr(program) == (
+        "<program capital(s, country: str, tone: list[int] | None = None) -> None>"
+    )
+    with pytest.raises(lm.ProgramTypeError, match=r"capital\(country: str, tone: list\[int\]"):
+        program.run(land="Peru", backend=ScriptedBackend())
+
+
 def test_calling_and_run_are_the_same():
     backend = ScriptedBackend()
     for state in (
