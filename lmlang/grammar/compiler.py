@@ -42,7 +42,8 @@ SECONDS = 10.0
 
 ANY_BUDGET = 1 << 30
 
-Key: TypeAlias = tuple[Spec, str]
+Key: TypeAlias = tuple[Spec, str, str]
+"""A spec, the vocabulary's fingerprint, and for whom: none sees what another has compiled."""
 Explain: TypeAlias = Callable[[], str]
 Build: TypeAlias = Callable[[Spec, Vocabulary], Grammar]
 
@@ -142,11 +143,11 @@ class _Service:
         self.fresh: deque[Grammar] = deque(maxlen=MAX_FRESH)
         self.threads: set[threading.Thread] = set()
 
-    def submit(self, spec: Spec, vocabulary: Vocabulary) -> Future[Grammar]:
+    def submit(self, spec: Spec, vocabulary: Vocabulary, namespace: str) -> Future[Grammar]:
         if self.process != os.getpid():
             self.begin()
         future: Future[Grammar] = Future()
-        key = (spec, vocabulary.fingerprint)
+        key = (spec, vocabulary.fingerprint, namespace)
         with self.lock:
             if self.closed:
                 raise ProgramError("this compiler is closed: make another one.")
@@ -275,19 +276,20 @@ class Compiler:
         self._end = weakref.finalize(self, _Service.stop, self._service)
         self._end.atexit = False
 
-    def submit(self, spec: Spec, vocabulary: Vocabulary) -> Future[Grammar]:
+    def submit(self, spec: Spec, vocabulary: Vocabulary, namespace: str = "") -> Future[Grammar]:
         """The grammar of a spec, in the future; cancelling it harms nobody else.
 
+        Grammars of different namespaces, and what is found out of their states, are apart.
         Callbacks of the future run on the thread that made the grammar, or at once.
 
         Raises:
             ProgramError: The compiler is closed.
         """
-        return self._service.submit(spec, vocabulary)
+        return self._service.submit(spec, vocabulary, namespace)
 
-    def forget(self, spec: Spec, vocabulary: Vocabulary) -> None:
+    def forget(self, spec: Spec, vocabulary: Vocabulary, namespace: str = "") -> None:
         """Make a grammar anew when it is asked for again, as one that has outgrown its limits."""
-        self._service.forget((spec, vocabulary.fingerprint))
+        self._service.forget((spec, vocabulary.fingerprint, namespace))
 
     def compile(self, spec: Spec, vocabulary: Vocabulary) -> Grammar:
         """The grammar of a spec.

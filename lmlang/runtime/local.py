@@ -204,7 +204,7 @@ class Runtime:
             self._begin(generation, prompt, None, wait=wait)
         else:
             try:
-                grammar = self.grammar(request.constraint)
+                grammar = self.grammar(request.constraint, request.namespace)
             except BackendError as closed:
                 if not ends_here():
                     generation.fail(closed)
@@ -215,14 +215,17 @@ class Runtime:
             generation.add_done_callback(partial(_forget_too_large, self._compiler, vocabulary))
         return generation
 
-    def grammar(self, spec: Spec) -> Future[Grammar]:
+    def grammar(self, spec: Spec, namespace: str = "") -> Future[Grammar]:
         """What a constraint means to this model's vocabulary; made once, on a thread for that.
+
+        Each namespace has its own.
 
         Raises:
             BackendError: The runtime is closed.
         """
         try:
-            grammar = self._compiler.submit(spec, Vocabulary.of(self._opened.tokenizer))
+            vocabulary = Vocabulary.of(self._opened.tokenizer)
+            grammar = self._compiler.submit(spec, vocabulary, namespace)
         except ProgramError:
             raise BackendError("the runtime is closed: make a new one.") from None
         self._grammars.asked(grammar)
@@ -394,7 +397,7 @@ def _forget_too_large(compiler: Compiler, vocabulary: Vocabulary, ended: Generat
     """A grammar that has outgrown its limits while it was run is made anew the next time."""
     spec = ended.request.constraint
     if spec is not None and isinstance(ended.outcome(), GrammarTooLarge):
-        compiler.forget(spec, vocabulary)
+        compiler.forget(spec, vocabulary, ended.request.namespace)
 
 
 def _stop(engine: Engine, compiler: Compiler) -> None:

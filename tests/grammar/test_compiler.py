@@ -177,6 +177,21 @@ def test_what_is_kept_is_bounded_and_the_least_recently_used_goes() -> None:
     compiler.close()
 
 
+def test_namespaces_share_no_grammar() -> None:
+    builder = Builder()
+    compiler = Compiler(build=builder)
+    spec = choice("a")
+    mine, others = (compiler.submit(spec, VOCABULARY, name).result() for name in ("m", "o"))
+    assert mine is not others
+    assert compiler.submit(spec, VOCABULARY, "m").result() is mine
+    compiler.forget(spec, VOCABULARY)  # of nobody's
+    compiler.forget(spec, VOCABULARY, "o")
+    assert compiler.submit(spec, VOCABULARY, "m").result() is mine
+    assert compiler.submit(spec, VOCABULARY, "o").result() is not others
+    assert builder.built == ["a"] * 3
+    compiler.close()
+
+
 def test_what_is_forgotten_is_made_anew() -> None:
     builder = Builder()
     compiler = Compiler(build=builder)
