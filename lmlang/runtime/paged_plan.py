@@ -43,13 +43,12 @@ MIN_SAVED = 8_192
 Not measured yet: what a call and a merge of a few microseconds cost a model of 8 key heads.
 """
 MIN_SAVED_ON_CPU = 2_048
-"""The same on a CPU, where a call and a merge cost 25 to 40 us, and a slot of three key heads for a
-row of one query 17 ns more than for a query among many."""
+"""The same on a CPU, where a call and a merge cost some tens of microseconds."""
 READ_AT_ONCE = 32
 """Queries for which a kernel reads a slot once, be they of one row or of many.
 
-So rows of many queries save nothing by sharing: of 30 each they took 0.93 to 1.04 times as long
-apart, of 8 each 1.1 to 1.4 times, of one each up to 2.6 times.
+So rows of many queries save nothing by sharing: of 8 each they took 1.1 to 1.3 times as long
+apart, of one each 1.25 to 2.6 times.
 """
 MAX_LEVELS = 2
 """Of shared stretches, from the outermost; what is deeper is left to the rows."""
