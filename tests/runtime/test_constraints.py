@@ -220,6 +220,24 @@ def test_what_is_forced_costs_no_pass_of_its_own(runtime: Runtime) -> None:
     assert output.usage.generated_tokens == len(output.ids)
 
 
+def test_a_request_has_the_grammar_of_its_namespace(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, used = Regex(r"(the|hello) world[!?]"), []
+    mine, others = (runtime.grammar(spec, name).result() for name in ("mine", "others"))
+    begin = runtime._begin_constrained
+
+    def noted(generation, prompt, wait, grammar):  # type: ignore[no-untyped-def]
+        used.append(grammar.result())
+        begin(generation, prompt, wait, grammar)
+
+    monkeypatch.setattr(runtime, "_begin_constrained", noted)
+    for name in ("mine", "others"):
+        runtime.generate(replace(asking(spec), namespace=name)).result(60)
+    assert [each is mine for each in used] == [True, False]
+    assert [each is others for each in used] == [False, True]
+
+
 def test_samples_of_one_prompt_are_constrained_each_for_itself(runtime: Runtime) -> None:
     with lm.use(runtime):
         state = _four.run(seed=3, backend=runtime)
