@@ -6,7 +6,9 @@
     again     the same for a second output of the same grammar
     forced    tokens that the grammar leaves no choice about; each must be the document's own. More
               lie in forced bytes; of these another document is looked for that begins with the same
-              tokens and has another one there, so that nobody could force them
+              tokens and has another one there, so that nobody could force them. Those that are held
+              open because of it are computed in the pass of what is before them all the same, and
+              cost none of their own where they are what is drawn
 
 Every engine sees the same texts in turn in the same process, so the ratios depend little on the
 machine. Documents are those that all engines take, written compactly. No model runs.
@@ -176,7 +178,7 @@ def masks(found: Sequence[Engine], kept: Sequence[Case], vocabulary: Vocabulary)
 
 def forced(given: Sequence[Case], vocabulary: Vocabulary) -> dict[str, Any]:
     """How many tokens of all documents that we take are forced, and whether they are their own."""
-    tokens = free = other = documents = inside = 0
+    tokens = free = other = documents = inside = held = missed = 0
     shown: dict[Any, bool] = {}
     open_ = Counter[bool]()
     for case in given:
@@ -198,6 +200,9 @@ def forced(given: Sequence[Case], vocabulary: Vocabulary) -> dict[str, Any]:
                 if not run:
                     free += 1
                     run = [ids[at]]
+                    guess = matcher.held_token()
+                    held += guess == ids[at]
+                    missed += guess not in (None, ids[at])
                     if matcher.forced_bytes().startswith(vocabulary.pieces[ids[at]]):
                         key = (matcher.state, *ids[max(0, at - 8) : at + 1])
                         if key not in shown:
@@ -211,8 +216,10 @@ def forced(given: Sequence[Case], vocabulary: Vocabulary) -> dict[str, Any]:
     return {
         "documents": documents,
         "tokens": tokens,
-        "passes": free,
+        "passes": free - held,
         "forced": round(share, 4),
+        "held_open": round(held / tokens, 4) if tokens else 0.0,
+        "held_open_in_vain": missed,
         "inside_forced_bytes": round(inside / tokens, 4) if tokens else 0.0,
         "elsewise_in_another_document": open_[True],
         "undecided": open_[False],
@@ -293,9 +300,10 @@ def told(
         table(f"mask, µs, {title} ({size})", by_mask[turn])
     print(
         f"\nforced: {by_force['forced']:.1%} of {by_force['tokens']:,} tokens of "
-        f"{by_force['documents']} documents, so {by_force['passes']:,} passes; "
-        f"{by_force['inside_forced_bytes']:.1%} lie in forced bytes, of which "
-        f"{by_force['elsewise_in_another_document']:,} more have another valid document with "
+        f"{by_force['documents']} documents, and {by_force['held_open']:.1%} held open and drawn "
+        f"in the same pass ({by_force['held_open_in_vain']} others in vain), so "
+        f"{by_force['passes']:,} passes; {by_force['inside_forced_bytes']:.1%} lie in forced "
+        f"bytes, of which {by_force['elsewise_in_another_document']:,} more have another valid document with "
         f"another token there, and of {by_force['undecided']:,} none was found; "
         f"{by_force['runs_unlike_the_document']} runs that are not the document's own"
     )

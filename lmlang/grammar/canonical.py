@@ -35,6 +35,8 @@ FEW, MAX_MARKS = 24, 10
 """Of more characters than a few only some marks, and one of every other kind, are tried."""
 MAX_TEXTS, MAX_CHARACTERS = 32, 8
 """Of what may follow so many texts are tried, unless their first characters are more."""
+OPEN = 64
+"""So many bytes may follow where what merges with forced bytes is a rare case among others."""
 MAX_KEPT = 4_096
 NEXT = ord("s")
 """The second of two characters, where it may follow: apostrophes attract it."""
@@ -73,6 +75,7 @@ class Canonical:
         self._alike: dict[tuple[str, State], _Run] = {}
         self._onward: dict[State, list[str]] = {}
         self._begun: dict[tuple[Content, int], bytes] = {}
+        self._held_open: dict[tuple[_Run, tuple[int, ...]], int | None] = {}
         self._known: dict[tuple[_Run, tuple[int, ...]], tuple[int, ...]] = {}
 
     def forced(self, state: State, before: Sequence[int]) -> tuple[int, ...]:
@@ -95,6 +98,31 @@ class Canonical:
             found = self._certain(run, known)
             _keep(self._known, key, found)
         return found
+
+    def held(self, state: State, before: Sequence[int]) -> int | None:
+        """The token that all forced bytes are, unless what comes merges with it as few texts do.
+
+        Behind it many bytes may follow: between the quotes of a string, say, anything but a second
+        quote leaves them one token. It is a guess, where `forced` is sure.
+
+        Args:
+            state: Where the output stands; nothing is certain to come next.
+            before: As there.
+        """
+        run = self._runs.get(state)
+        if run is None or not run.text or len(self._automaton.following(run.behind)) < OPEN:
+            return None
+        known = self._tail(before)
+        key = (run, tuple(known))
+        if key not in self._held_open:
+            _keep(self._held_open, key, self._alone(run, known))
+        return self._held_open[key]
+
+    def _alone(self, run: _Run, known: list[int]) -> int | None:
+        """The token of a run, if it is one."""
+        before = b"".join([self._vocabulary.pieces[index] for index in known])
+        own = list(self._vocabulary.encode(before.decode("utf-8", "replace") + run.text))
+        return own[-1] if own[:-1] == known else None
 
     def _run(self, state: State) -> _Run:
         data = self._automaton.forced(state, MAX_BYTES)

@@ -161,6 +161,10 @@ class GrammarMatcher:
         """Of the forced bytes, the tokens that the tokenizer would certainly give."""
         return list(self.grammar.canonical.forced(self._states[-1], self._ids))
 
+    def held_token(self) -> int | None:
+        """The one that the tokenizer gives for all forced bytes, where few outputs have another."""
+        return self.grammar.canonical.held(self._states[-1], self._ids)
+
     def completion(self) -> list[int]:
         """Tokens that complete the output: few, but always the same in the same state.
 

@@ -225,7 +225,7 @@ def _lay_out(plan: Plan) -> _Laid:
             laid.ids.append(np.array(row.draft, dtype=np.int64))
         laid.positions.append(_positions(sequence, begin, end))
         laid.rows.extend(_row_slots(sequence, lease.table, start, begin, end))
-        first = begin if row.draft else max(sequence.first_logit, begin)
+        first = max(sequence.first_logit, begin)
         if first < end:
             at = np.arange(start + first - begin, start + row.count, dtype=np.int64)
             laid.logits_at.append(at)

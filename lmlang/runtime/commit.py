@@ -80,7 +80,7 @@ class Commit:
             if row.decoding:
                 self._advance_one(row.sequence)
             else:
-                self._advance(row.sequence, row.count)
+                self._advance(row.sequence, row.count - len(row.draft))
         drawings: list[Drawing] = []
         for rows in logit_rows:
             sequence, task = rows.sequence, rows.sequence.task
@@ -141,7 +141,7 @@ class Commit:
             if any(each.logprob is None or isnan(each.logprob) for each in own):
                 self.fail(drawing.sequence, _not_finite())
             elif drawing.task.output.constraint is not None:
-                self._take_constrained(drawing, own[0], scores)
+                self._take_constrained(drawing, own, scores)
             else:
                 self._take(drawing, own)
 
@@ -169,10 +169,24 @@ class Commit:
             self._counters.accepted_tokens += 1
             self._advance_one(sequence)
 
-    def _take_constrained(self, drawing: Drawing, drawn: Drawn, scores: Tensor) -> None:
-        """A drawn token that the constraint and the budget allow, and what is known behind it."""
-        sequence, task, draw = drawing.sequence, drawing.task, drawing.draws[0]
-        constraint = task.output.constraint
+    def _take_constrained(self, drawing: Drawing, drawn: list[Drawn], scores: Tensor) -> None:
+        """Drawn tokens as far as the draft was right, and what is known behind them."""
+        for ahead, (guess, one) in enumerate(zip((*drawing.draft, None), drawn, strict=True)):
+            token = self._take_one(drawing, ahead, one, scores)
+            sequence = drawing.sequence
+            if token is None or token != guess or sequence.lease is None or sequence.pending > 1:
+                return
+            self._counters.accepted_tokens += 1
+            self._advance_one(sequence)
+
+    def _take_one(self, drawing: Drawing, ahead: int, drawn: Drawn, scores: Tensor) -> int | None:
+        """A drawn token that the constraint and the budget allow, and what is known behind it.
+
+        Returns:
+            The token; None where the output was completed instead, or has failed.
+        """
+        sequence, task, draw = drawing.sequence, drawing.task, drawing.draws[ahead]
+        constraint, row = task.output.constraint, drawing.row + ahead
         assert constraint is not None
         try:
             for _ in range(PATIENCE):
@@ -195,17 +209,19 @@ class Commit:
             else:
                 behind = constraint.complete()
                 if behind:
-                    task.predicted.append(self._said.about(drawing.row, behind[0], task))
+                    task.predicted.append(self._said.about(row, behind[0], task))
         except LMLangError as error:
             self.fail(sequence, error)
-            return
+            return None
         sequence.generated += behind
         if taken:
-            prediction = self._said.about_drawn(drawing.row, drawn, task, draw.mask)
+            prediction = self._said.about_drawn(row, drawn, task, draw.mask)
             event = task.output.accept(drawn, prediction)
             self._tell(sequence, task, event)
-        elif not behind:  # it is complete where it stands
+            return drawn.token
+        if not behind:  # it is complete where it stands
             self._tell(sequence, task, task.output.end_here())
+        return None
 
     def _processed(self, logits: Tensor, drawings: list[Drawing]) -> tuple[Tensor, list[Drawing]]:
         """Logits with a row of its own for each that its program changes, and what draws on them.

@@ -61,6 +61,11 @@ class Constrained:
         self._end_where_nothing_follows()
 
     @property
+    def held(self) -> int | None:
+        """The token that will probably be drawn next, as the tokenizer spells what is forced so."""
+        return None if self.finish is not None else self._matcher.held_token()
+
+    @property
     def _left(self) -> int:
         return self._params.max_tokens - self.known
 
@@ -82,6 +87,21 @@ class Constrained:
                 "can spell."
             )
         return mask
+
+    def masks_behind(self, tokens: tuple[int, ...]) -> list[Mask | None]:
+        """What may be drawn behind each of some tokens, as far as there is anything; see `mask`."""
+        masks: list[Mask | None] = []
+        matcher = self._matcher
+        for token in tokens:
+            if not matcher.accept_token(token):
+                break
+            mask = None if matcher.is_accepting() else matcher.mask()
+            if mask is not None and not mask.count:
+                matcher.rollback(1)
+                break
+            masks.append(mask)
+        matcher.rollback(len(masks))
+        return masks
 
     def take(self, token: int) -> bool:
         """Take a drawn token; False where the output could not be completed behind it.

@@ -1,6 +1,7 @@
-"""n-gram speculation: guesses how an output goes on from what stands in prompt, output and tree.
+"""Drafts: guesses how an output goes on, from prompt, output and tree, or from its constraint.
 
-    … the Eiffel Tower is in Paris. The Eiffel Tow   ->   er is in Paris .     (the draft)
+    … the Eiffel Tower is in Paris. The Eiffel Tow   ->   er is in Paris .     (n-grams)
+    {"name                                           ->   ":"                  (held open)
 
 A draft costs one row of a few tokens instead of one; whatever of it equals the keyed draws is
 kept, so speculation changes no token. No torch here.
@@ -42,6 +43,8 @@ class Drafter:
         count = min(room, MAX_DRAFT, sequence.growth - len(sequence.generated) - 1)
         if not isinstance(task, GenerateTask) or count <= 0 or not _may_run_ahead(task):
             return ()
+        if task.output.constraint is not None:  # which foresees by itself what it can
+            return ()
         made = sequence.generated
         if len(made) == 1:
             task.foreseen = self._tree.continuation(
@@ -59,17 +62,27 @@ def received(sequence: Sequence, room: int) -> tuple[int, ...]:
     task = sequence.task
     if not isinstance(task, GenerateTask) or not task.request.resumed or not _may_run_ahead(task):
         return ()
+    if task.output.constraint is not None:
+        return ()
     made = len(sequence.generated)
     count = min(room, sequence.growth - made - 1)
     return task.request.resumed[made : made + max(0, count)]
 
 
-def _may_run_ahead(task: GenerateTask) -> bool:
-    """Whether several tokens can be drawn in one step: not where a draw waits for the one before.
+def held(sequence: Sequence, room: int) -> tuple[int, ...]:
+    """The token that a constraint holds open behind what it forces, as a draft of ``room``."""
+    task = sequence.task
+    if not isinstance(task, GenerateTask) or task.output.constraint is None or room <= 0:
+        return ()
+    token = task.output.constraint.held
+    if token is None or len(sequence.generated) + 1 >= sequence.growth or not _may_run_ahead(task):
+        return ()
+    return (token,)
 
-    A constraint foresees by itself what it can.
-    """
-    if task.request.constraint is not None or task.request.processor is not None:
+
+def _may_run_ahead(task: GenerateTask) -> bool:
+    """Whether several tokens can be drawn in one step: no draw waits for the one before."""
+    if task.request.processor is not None:
         return False
     return not task.output.barred() and task.output.allowed() is None
 

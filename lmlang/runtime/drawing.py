@@ -46,6 +46,10 @@ def drawing_of(
     """
     request, output = task.request, task.output
     mask = None if output.constraint is None else output.constraint.mask()
+    masks = [mask] * (len(draft) + 1)
+    if draft and output.constraint is not None:
+        masks = [mask, *output.constraint.masks_behind(draft)]
+        draft = draft[: len(masks) - 1]
     if output.is_free and not draft:
         free = Draw(
             row,
@@ -73,7 +77,7 @@ def drawing_of(
             request.top_logprobs if request.probs else 0,
             None if mask is None else mask.bits,
         )
-        for ahead in range(len(draft) + 1)
+        for ahead, mask in enumerate(masks)
     ]
     return Drawing(sequence, task, row, draws, draft)
 

@@ -42,7 +42,8 @@ class Stats:
 
     Tokens: prompt = cached + prefill once all admitted prompts are computed; computed = prefill
     + decode + forced + recomputed; generated = sampled + forced. Scored tokens (of select's
-    choices) and drafted tokens (of speculation, the accepted among them) are counted apart.
+    choices) and drafted tokens (of speculation and what a constraint holds open, the accepted
+    among them) are counted apart.
     Printed, they are a table.
     """
 

@@ -179,6 +179,7 @@ def _engine(
         policy=config.policy,
         share=config.radix_cache and config.in_batch_sharing,
         drafter=Drafter(cache.tree) if config.speculative else None,
+        even=graphs is not None,
     )
     has_c = form_of(torch.empty(0, device=model.device)) == "c"
     runner = ModelRunner(

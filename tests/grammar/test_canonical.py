@@ -168,6 +168,35 @@ def test_a_token_that_could_go_on_is_held_back() -> None:
     assert pieces == [b'{"', b"name", b'":"']
 
 
+@pytest.mark.parametrize(("separator", "wanted"), [(":", b'":"'), (": ", b' "')])
+def test_what_is_held_back_is_guessed_where_hardly_anything_else_comes(
+    separator: str, wanted: bytes
+) -> None:
+    vocabulary = real_vocabulary()
+    opened = f'{{"name"{separator}"'.encode()
+    matcher = template_grammar([opened, "string", b'"}'], vocabulary).matcher()
+    known = matcher.forced_tokens()
+    assert matcher.accept_tokens(known) == len(known)
+    assert matcher.forced_tokens() == []
+    held = matcher.held_token()
+    assert held is not None
+    assert vocabulary.pieces[held] == wanted
+    assert vocabulary.encode((opened + b"Jo").decode())[: len(known) + 1] == [*known, held]
+    assert vocabulary.encode((opened + b'"}').decode())[len(known)] != held
+    assert matcher.accept_token(held)
+    assert matcher.forced_tokens() == []
+    assert matcher.held_token() is None
+
+
+def test_nothing_is_guessed_where_few_others_may_come() -> None:
+    vocabulary = real_vocabulary()
+    matcher = grammar_of([b'{"a":{"b":1}}', b'{"a":{}}', b'{"a":{"c":1}}'], vocabulary).matcher()
+    matcher.accept_tokens(matcher.forced_tokens())
+    assert matcher.forced_tokens() == []
+    assert matcher.forced_bytes() == b"{"
+    assert matcher.held_token() is None
+
+
 def test_of_more_tokens_than_are_tried_none_is_ruled_out() -> None:
     follow = string.ascii_letters
     known = merging([("x", "z")], f"x{follow}", words=False)
