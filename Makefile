@@ -44,6 +44,7 @@ bench: $(VENV)/installed-test
 	$(RUN) benchmarks/scheduling.py
 	$(RUN) benchmarks/frontend.py
 	$(RUN) benchmarks/grammar.py
+	$(RUN) benchmarks/constrained.py
 	$(RUN) benchmarks/serving.py
 	$(RUN) benchmarks/quality.py
 

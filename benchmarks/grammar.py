@@ -303,8 +303,8 @@ def told(
         f"{by_force['documents']} documents, and {by_force['held_open']:.1%} held open and drawn "
         f"in the same pass ({by_force['held_open_in_vain']} others in vain), so "
         f"{by_force['passes']:,} passes; {by_force['inside_forced_bytes']:.1%} lie in forced "
-        f"bytes, of which {by_force['elsewise_in_another_document']:,} more have another valid document with "
-        f"another token there, and of {by_force['undecided']:,} none was found; "
+        f"bytes, of which {by_force['elsewise_in_another_document']:,} more have another valid "
+        f"document with another token there, and of {by_force['undecided']:,} none was found; "
         f"{by_force['runs_unlike_the_document']} runs that are not the document's own"
     )
     facts = {"vocabulary": name, "size": vocabulary.size, "missing": missing}

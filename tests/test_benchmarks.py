@@ -158,7 +158,20 @@ def test_constraints_force_only_what_documents_have(model: Path) -> None:
     assert result["regex"]["patterns"]["lmlang"].keys() >= {"date", "line", "60 words"}
     assert forced["runs_unlike_the_document"] == 0
     assert 0 < forced["forced"] < 1
-    assert forced["passes"] < forced["tokens"]
+    assert forced["held_open"] >= 0
+    saved = forced["forced"] + forced["held_open"]
+    assert forced["passes"] == pytest.approx((1 - saved) * forced["tokens"], rel=1e-3)
+
+
+def test_constraints_take_a_part_of_each_step(model: Path) -> None:
+    value = json_of("constrained.py", "--model", str(model))
+    assert [(r["outputs"], r["temperature"]) for r in value["results"]] == [
+        ("first", 0), ("again", 0), ("first", 1), ("again", 1)
+    ]  # fmt: skip
+    for result in value["results"]:
+        assert result["schemas"] > 0
+        assert 0 < result["median_share"] <= result["worst_share"] < 1
+        assert result["micros_a_draw"] > 0
 
 
 def test_serving_gives_the_same_texts_to_clients_as_to_threads(model: Path) -> None:
