@@ -1,0 +1,144 @@
+"""Bytes as the fewest tokens."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from lmlang.grammar.token_trie import TokenTrie
+
+Tokens: TypeAlias = tuple[int, ...]
+
+NONE = 1 << 30
+"""As many tokens as nothing has."""
+
+Opens: TypeAlias = list[tuple[int, int]]
+"""At a place: how many tokens there are up to where one has begun, and the node of that one; where
+none has the root."""
+
+
+class Spelled:
+    """Bytes as the fewest tokens; of equally few, long ones first.
+
+    Args:
+        trie: The tokens.
+        data: The bytes.
+        other: What is known of other bytes; what these end with alike is taken from there.
+
+    Attributes:
+        counts: Of the tokens from each place to the end.
+    """
+
+    def __init__(self, trie: TokenTrie, data: bytes, other: Spelled | None = None) -> None:
+        labels, starts, id_at = trie.labels, trie.starts, trie.id_at
+        shared = 0 if other is None else _shared_end(data, other.data)
+        length, fresh = len(data), len(data) - shared
+        self.data: bytes = data
+        self.counts = [NONE] * fresh
+        self._ways = [(-1, 0)] * fresh  # the token that comes first, and its length
+        if other is None:
+            self.counts.append(0)
+        else:
+            self.counts += other.counts[len(other.data) - shared :]
+            self._ways += other._ways[len(other.data) - shared :]
+        counts = self.counts
+        for begin in range(fresh - 1, -1, -1):
+            node, best = 0, NONE
+            for end in range(begin, length):
+                node = labels.find(data[end], starts[node], starts[node + 1])
+                if node < 0:
+                    break
+                if id_at[node] >= 0 and counts[end + 1] + 1 <= best:
+                    best = counts[end + 1] + 1
+                    self._ways[begin] = (id_at[node], end + 1 - begin)
+            counts[begin] = best
+
+    def tokens(self) -> Tokens | None:
+        """The tokens; None where there are none."""
+        if self.counts[0] >= NONE:
+            return None
+        found, at = [], 0
+        while at < len(self.data):
+            index, size = self._ways[at]
+            found.append(index)
+            at += size
+        return tuple(found)
+
+
+def go_on(trie: TokenTrie, opens: Opens, byte: int) -> Opens:
+    """The tokens under way behind one more byte."""
+    labels, starts, id_at = trie.labels, trie.starts, trie.id_at
+    onward, fewest = list[tuple[int, int]](), NONE
+    for count, node in opens:
+        child = labels.find(byte, starts[node], starts[node + 1])
+        if child >= 0:
+            if starts[child] != starts[child + 1]:
+                onward.append((count, child))
+            if id_at[child] >= 0 and count < fewest:
+                fewest = count
+    if fewest < NONE:
+        onward.append((fewest + 1, 0))
+    return onward
+
+
+def least(trie: TokenTrie, opens: Opens, byte: int, rest: Spelled, alone: dict[int, int]) -> int:
+    """How many tokens bytes have with others behind them; `NONE` for none.
+
+    Args:
+        opens: The tokens under way behind the bytes.
+        byte: What comes then.
+        rest: What stands behind that.
+        alone: For bytes, the same where no token is under way.
+    """
+    best = NONE
+    for count, node in opens:
+        if node:
+            found = _with(trie, node, byte, rest)
+        elif (known := alone.get(byte)) is not None:
+            found = known
+        else:
+            found = alone[byte] = _with(trie, 0, byte, rest)
+        if count + found < best:
+            best = count + found
+    return best
+
+
+def _with(trie: TokenTrie, node: int, byte: int, rest: Spelled) -> int:
+    labels, starts, id_at = trie.labels, trie.starts, trie.id_at
+    data, counts, best, end = rest.data, rest.counts, NONE, 0
+    node = labels.find(byte, starts[node], starts[node + 1])
+    while node >= 0:
+        if id_at[node] >= 0 and counts[end] < best:
+            best = counts[end]
+        if end == len(data):
+            break
+        node = labels.find(data[end], starts[node], starts[node + 1])
+        end += 1
+    return best + 1 if best < NONE else NONE
+
+
+def _shared_end(one: bytes, other: bytes) -> int:
+    """How many bytes both end with."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[len(one) - middle :] == other[len(other) - middle :]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def reach(trie: TokenTrie, data: bytes) -> int:
+    """The longest beginning of some bytes that tokens can spell."""
+    borders, last = {0}, 0
+    for begin in range(len(data)):
+        if begin in borders:
+            node = 0
+            for end in range(begin, len(data)):
+                node = trie.child(node, data[end])
+                if node < 0:
+                    break
+                if trie.id_at[node] >= 0:
+                    borders.add(end + 1)
+                    last = max(last, end + 1)
+    return last
