@@ -11,9 +11,11 @@ Tokens: TypeAlias = tuple[int, ...]
 NONE = 1 << 30
 """As many tokens as nothing has."""
 
-Opens: TypeAlias = list[tuple[int, int]]
+Opens: TypeAlias = tuple[tuple[int, int], ...]
 """At a place: how many tokens there are up to where one has begun, and the node of that one; where
-none has the root."""
+none has the root. Behind a number of tokens that is common to all of them."""
+BEGIN: Opens = ((0, 0),)
+"""Those before the first byte."""
 
 
 class Spelled:
@@ -64,27 +66,37 @@ class Spelled:
         return tuple(found)
 
 
-def go_on(trie: TokenTrie, opens: Opens, byte: int) -> Opens:
-    """The tokens under way behind one more byte."""
-    labels, starts, id_at = trie.labels, trie.starts, trie.id_at
-    onward, fewest = list[tuple[int, int]](), NONE
-    for count, node in opens:
-        child = labels.find(byte, starts[node], starts[node + 1])
-        if child >= 0:
-            if starts[child] != starts[child + 1]:
-                onward.append((count, child))
-            if id_at[child] >= 0 and count < fewest:
-                fewest = count
-    if fewest < NONE:
-        onward.append((fewest + 1, 0))
-    return onward
+def go_on(trie: TokenTrie, opens: Opens, data: bytes) -> tuple[Opens, int]:
+    """The tokens under way behind more bytes, and how many more there are before all of them."""
+    labels, starts, id_at, more = trie.labels, trie.starts, trie.id_at, 0
+    for byte in data:
+        onward, least = list[tuple[int, int]](), NONE
+        for count, node in opens:
+            child = labels.find(byte, starts[node], starts[node + 1])
+            if child >= 0:
+                if starts[child] != starts[child + 1]:
+                    onward.append((count, child))
+                if id_at[child] >= 0 and count < least:
+                    least = count
+        if least < NONE:
+            onward.append((least + 1, 0))
+        opens = tuple(onward)
+    if not opens or not (more := min(opens)[0]):
+        return opens, 0
+    return tuple([(count - more, node) for count, node in opens]), more
+
+
+def fewest(opens: Opens) -> int:
+    """How many tokens there are at least if another byte comes."""
+    return min(opens)[0] + 1 if opens else NONE
 
 
 def least(trie: TokenTrie, opens: Opens, byte: int, rest: Spelled, alone: dict[int, int]) -> int:
-    """How many tokens bytes have with others behind them; `NONE` for none.
+    """How many tokens bytes have with others behind them; `NONE` or more for none.
 
     Args:
-        opens: The tokens under way behind the bytes.
+        trie: The tokens.
+        opens: Those under way behind the bytes.
         byte: What comes then.
         rest: What stands behind that.
         alone: For bytes, the same where no token is under way.
