@@ -44,6 +44,7 @@ class Closings:
         self._vocabulary = vocabulary
         self._automaton = automaton
         self._last: Spelled | None = None
+        self._paused: dict[State, Search] = {}  # one at most, which may be gone on with
         self._single = bytes(b for b in range(256) if vocabulary.byte_ids[b] >= 0)
 
     def tokens(self, state: State) -> Tokens:
@@ -66,7 +67,9 @@ class Closings:
             data = self._automaton.completion(state)
             if not data.translate(None, self._single):
                 state.enough = len(data)
-                if len(data) <= budget:
+                if len(data) > budget and self._last is not None:
+                    state.enough = self._last.most(data)
+                if state.enough <= budget:
                     return True
             closing = self._closing(state)
         if closing.tokens is not None and len(closing.tokens) > budget:
@@ -88,12 +91,16 @@ class Closings:
         assert isinstance(closing, _Closing)
         if closing.searched or (closing.tokens is not None and len(closing.tokens) <= 1):
             return closing
-        spelled = Spelled(self._vocabulary.trie, self._automaton.completion(state), self._last)
-        search = Search(self._vocabulary, self._automaton, state, spelled, closing.tokens)
+        search = self._paused.pop(state, None)
+        if search is None:
+            spelled = self._spelled(self._automaton.completion(state))
+            search = Search(self._vocabulary, self._automaton, state, spelled, closing.tokens)
         searched = search.run(enough)
         if not searched:
             assert search.best is not None
             state.enough = len(search.best)
+            self._paused.clear()
+            self._paused[state] = search
             return _Closing(search.best, False)
         state.closing = found = _Closing(self._own(search.best), True, closing.stuck)
         return found
@@ -104,10 +111,12 @@ class Closings:
         Returns:
             The tokens, None where they cannot be spelled; and how many of the bytes can.
         """
-        spelled = Spelled(self._vocabulary.trie, data, self._last)
-        self._last = spelled
-        tokens = spelled.tokens()
+        tokens = self._spelled(data).tokens()
         return tokens, len(data) if tokens is not None else reach(self._vocabulary.trie, data)
+
+    def _spelled(self, data: bytes) -> Spelled:
+        self._last = spelled = Spelled(self._vocabulary.trie, data, self._last)
+        return spelled
 
     def _own(self, tokens: Tokens | None) -> Tokens | None:
         """The tokenizer's own tokens for the same bytes, if they are no more."""

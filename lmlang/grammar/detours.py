@@ -25,6 +25,7 @@ AT_A_PLACE, AT_A_TRY = 2, 8
 """What is spent on looking at a place of a completion, and on trying another one."""
 WIDE = 80
 """Where more bytes than this may follow, one is as good as the other."""
+SINGLE = [bytes([byte]) for byte in range(256)]
 LONG = 64
 """Bytes of a step."""
 
@@ -171,12 +172,12 @@ class Search:
                 if self._left <= 0:
                     return
                 looked = place + 1
-                if self.best is not None:
-                    if wide:
-                        continue
-                    if more + before + least_ >= len(self.best) and not self._hope():
-                        return
-                self._try(data[: at + place], more + before, tries)
+                if wide and self.best is not None:
+                    continue
+                hopeful = self.best is None or more + before + least_ < len(self.best)
+                if not hopeful and not self._hope():
+                    return
+                self._try(data[: at + place], more + before, tries, hopeful)
             self._left -= AT_A_PLACE * (step.size - looked)
             if self._left <= 0:
                 return
@@ -186,10 +187,10 @@ class Search:
                 step.onward = self._step(step.state, step.rest[step.size :])
             step = step.onward
 
-    def _try(self, before: bytes, more: int, tries: list[_Try]) -> None:
+    def _try(self, before: bytes, more: int, tries: list[_Try], hopeful: bool) -> None:
         """Try other bytes behind some."""
         for count, byte, trail, opens in tries:
-            whole = b"%b%c%b" % (before, byte, trail.spelled.data)
+            whole = before + SINGLE[byte] + trail.spelled.data
             size = reached = len(whole)
             count += more
             if count >= NONE or self.best is None or count < len(self.best):
@@ -200,8 +201,9 @@ class Search:
                     self.best = tokens
             item = (count, size, whole, len(before) + 1, reached, trail, opens, more)
             heapq.heappush(self._open, item)
-            self._hopes.append(item)
             self._left -= AT_A_TRY + size // 16
+            if hopeful:
+                self._hopes.append(item)
 
     def _way(self, step: _Step, opens: Opens) -> _Way:
         """What a step does to the tokens under way, and what is tried along it."""
@@ -232,9 +234,9 @@ class Search:
     def _look(self, step: _Step) -> None:
         """Look at what else may come in one more place of a step; in several where a run comes."""
         automaton, here, at, rest = self._automaton, step.state, step.size, step.rest
-        runs = automaton.runs(here)
-        run = min((run for run in runs or () if rest.startswith(run, at)), key=len, default=b"")
-        if not run or runs is None:
+        runs = automaton.runs(here) or ()
+        run = next((run for run in runs if rest.startswith(run, at)), b"")  # the shortest one
+        if not run:
             run = rest[at : at + 1]
             self._fork(step, at, here, automaton.following(here))
         elif len(runs) > 1:

@@ -36,12 +36,8 @@ class Spelled:
         length, fresh = len(data), len(data) - shared
         self.data: bytes = data
         self.counts = [NONE] * fresh
-        self._ways = [(-1, 0)] * fresh  # the token that comes first, and its length
-        if other is None:
-            self.counts.append(0)
-        else:
-            self.counts += other.counts[len(other.data) - shared :]
-            self._ways += other._ways[len(other.data) - shared :]
+        self.counts += [0] if other is None else other.counts[len(other.data) - shared :]
+        self._trie = trie
         counts = self.counts
         for begin in range(fresh - 1, -1, -1):
             node, best = 0, NONE
@@ -49,20 +45,32 @@ class Spelled:
                 node = labels.find(data[end], starts[node], starts[node + 1])
                 if node < 0:
                     break
-                if id_at[node] >= 0 and counts[end + 1] + 1 <= best:
-                    best = counts[end + 1] + 1
-                    self._ways[begin] = (id_at[node], end + 1 - begin)
-            counts[begin] = best
+                if id_at[node] >= 0 and counts[end + 1] < best:
+                    best = counts[end + 1]
+            if best < NONE:
+                counts[begin] = best + 1
+
+    def most(self, data: bytes) -> int:
+        """So many tokens are surely enough for bytes of which each is a token."""
+        shared = _shared_end(data, self.data)
+        return len(data) - shared + self.counts[len(self.data) - shared]
 
     def tokens(self) -> Tokens | None:
         """The tokens; None where there are none."""
-        if self.counts[0] >= NONE:
+        data, counts, trie = self.data, self.counts, self._trie
+        if counts[0] >= NONE:
             return None
-        found, at = [], 0
-        while at < len(self.data):
-            index, size = self._ways[at]
+        found, begin = list[int](), 0
+        while begin < len(data):
+            node, index, last = 0, -1, begin
+            for end in range(begin, len(data)):
+                node = trie.child(node, data[end])
+                if node < 0:
+                    break
+                if trie.id_at[node] >= 0 and counts[end + 1] + 1 == counts[begin]:
+                    index, last = trie.id_at[node], end + 1
             found.append(index)
-            at += size
+            begin = last
         return tuple(found)
 
 
