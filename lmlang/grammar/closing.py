@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lmlang.errors import GrammarDeadEnd
 from lmlang.grammar.automaton import Automaton, State
-from lmlang.grammar.detours import Search
+from lmlang.grammar.detours import Detours
 from lmlang.grammar.fewest import Spelled, Tokens, reach
 from lmlang.grammar.vocabulary import Vocabulary
 
@@ -44,7 +44,7 @@ class Closings:
         self._vocabulary = vocabulary
         self._automaton = automaton
         self._last: Spelled | None = None
-        self._paused: dict[State, Search] = {}  # one at most, which may be gone on with
+        self._paused: dict[State, Detours] = {}  # one at most, which may be gone on with
         self._single = bytes(b for b in range(256) if vocabulary.byte_ids[b] >= 0)
 
     def tokens(self, state: State) -> Tokens:
@@ -94,9 +94,8 @@ class Closings:
         search = self._paused.pop(state, None)
         if search is None:
             spelled = self._spelled(self._automaton.completion(state))
-            search = Search(self._vocabulary, self._automaton, state, spelled, closing.tokens)
-        searched = search.run(enough)
-        if not searched:
+            search = Detours(self._vocabulary, self._automaton, state, spelled, closing.tokens)
+        if not search.look(enough):
             assert search.best is not None
             state.enough = len(search.best)
             self._paused.clear()

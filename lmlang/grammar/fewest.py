@@ -1,4 +1,7 @@
-"""Bytes as the fewest tokens."""
+"""Bytes as the fewest tokens, and what is known of that before all of them are.
+
+written  `": `     under way: `": ` is one token; or `":` is one, and ` ` begins another
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ NONE = 1 << 30
 """As many tokens as nothing has."""
 
 Opens: TypeAlias = tuple[tuple[int, int], ...]
-"""At a place: how many tokens there are up to where one has begun, and the node of that one; where
-none has the root. Behind a number of tokens that is common to all of them."""
+"""Tokens that are under way at a place: how many are before each, and its node; the root where one
+may begin. The fewest before any are not counted, so that they are the same at many places."""
 BEGIN: Opens = ((0, 0),)
 """Those before the first byte."""
 
@@ -75,28 +78,22 @@ class Spelled:
 
 
 def go_on(trie: TokenTrie, opens: Opens, data: bytes) -> tuple[Opens, int]:
-    """The tokens under way behind more bytes, and how many more there are before all of them."""
-    labels, starts, id_at, more = trie.labels, trie.starts, trie.id_at, 0
+    """The tokens that are under way behind more bytes, and how many more are before all of them."""
+    labels, starts, id_at = trie.labels, trie.starts, trie.id_at
     for byte in data:
-        onward, least = list[tuple[int, int]](), NONE
+        onward, border = list[tuple[int, int]](), NONE
         for count, node in opens:
             child = labels.find(byte, starts[node], starts[node + 1])
             if child >= 0:
                 if starts[child] != starts[child + 1]:
                     onward.append((count, child))
-                if id_at[child] >= 0 and count < least:
-                    least = count
-        if least < NONE:
-            onward.append((least + 1, 0))
+                if id_at[child] >= 0 and count < border:
+                    border = count
+        if border < NONE:
+            onward.append((border + 1, 0))
         opens = tuple(onward)
-    if not opens or not (more := min(opens)[0]):
-        return opens, 0
-    return tuple([(count - more, node) for count, node in opens]), more
-
-
-def fewest(opens: Opens) -> int:
-    """How many tokens there are at least if another byte comes."""
-    return min(opens)[0] + 1 if opens else NONE
+    more = min(opens)[0] if opens else 0
+    return (tuple([(count - more, node) for count, node in opens]) if more else opens), more
 
 
 def least(trie: TokenTrie, opens: Opens, byte: int, rest: Spelled, alone: dict[int, int]) -> int:

@@ -1,0 +1,176 @@
+"""Fewer tokens than a completion has: found as by looking at all ways one by one."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import random
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmlang.grammar.automaton import Automaton, State
+from lmlang.grammar.compiler import Grammar, compile_spec
+from lmlang.grammar.detours import AT_A_PLACE, AT_A_TRY, MAX_TRIED, MAX_TRIED_TO_SPELL, WIDE
+from lmlang.grammar.fewest import NONE, Spelled, Tokens, reach
+from lmlang.grammar.spec import Ebnf, JsonSchema, Regex, Spec
+from lmlang.grammar.vocabulary import Vocabulary
+from tests.grammar.byte_sets import grammar_of, vocabulary_of
+from tests.grammar.real import real_vocabulary
+
+SHAPE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["intern", "interim", "a b", 7, None]},
+        "born": {"type": "string", "format": "date"},
+        "tags": {"type": "array", "items": {"enum": ["a", "ab", "abc"]}, "uniqueItems": True},
+        "size": {"type": "number"},
+        "any": {},
+    },
+    "required": ["kind", "born", "tags"],
+}
+SPECS: dict[str, Spec] = {
+    "open": JsonSchema(json.dumps(SHAPE), "line"),
+    "closed": JsonSchema(json.dumps({**SHAPE, "additionalProperties": False}), "compact"),
+    "mail": JsonSchema('{"properties": {"to": {"format": "email"}}, "required": ["to"]}', "line"),
+    "anything": JsonSchema("{}", "line"),
+    "regex": Regex(r"(ab|a{3}[b-e]{2,5}|[0-9]{1,4}é)+(end|fin)"),
+    "ebnf": Ebnf('root ::= "(" (root | "x" | "xy" | "yyy") ")" | "[" [0-9]+ "]"'),
+}
+OUTPUTS = {
+    "open": '{"kind": 7, "born": "2024-02-29", "tags": ["a", "abc"], "size": -3.5, '
+    '"any": {"x": [1, -2.5, {"y": "z"}], "b": true}, "more": {"": null, "x": ["y"]}}',
+    "closed": '{"kind":"interim","born":"1970-12-31","tags":["abc","ab"],"any":[[{"a":"b"}],-1]}',
+    "mail": '{"to": "ab.c@de.fg", "a": "b", "c": {"d": [null]}}',
+    "anything": '[{"a": [[1, "x", {}]], "b": {"c": {"d": false}}}, -7, "text"]',
+    "regex": "abaaabcd12éab907éfin",
+    "ebnf": "((((((xy))))))",
+}
+
+
+@cache
+def some_tokens() -> Vocabulary:
+    """Some real ones; a few bytes are held by longer ones alone, and some by none."""
+    pieces = real_vocabulary().pieces
+    marks = set(b'":,{}[]')
+    kept = [
+        p
+        for n, p in enumerate(pieces)
+        if n % 41 == 0 or (len(p) < 4 and marks & set(p) and b"4" not in p)
+    ]
+    letters = [bytes([byte]) for byte in range(0x20, 0x7F) if byte not in b"4xQ#"]
+    return vocabulary_of(sorted({*kept, *letters} - {b""}))
+
+
+@cache
+def grammar(name: str, real: bool) -> Grammar:
+    return compile_spec(SPECS[name], real_vocabulary() if real else some_tokens())
+
+
+def fewest(vocabulary: Vocabulary, data: bytes) -> Tokens | None:
+    return Spelled(vocabulary.trie, data).tokens()
+
+
+def one_by_one(vocabulary: Vocabulary, automaton: Automaton, state: State) -> Tokens | None:
+    """What is found where each way is walked and spelled anew."""
+    data = automaton.completion(state)
+    best = fewest(vocabulary, data)
+    left = MAX_TRIED if best is not None else MAX_TRIED_TO_SPELL
+    open_ = [(len(best) if best is not None else NONE, len(data), data, 0)]
+    while open_ and left > 0 and (best is None or len(best) > 1):
+        _, _, data, first = heapq.heappop(open_)
+        spells = fewest(vocabulary, data) is not None
+        reached = len(data) if spells else reach(vocabulary.trie, data)
+        here = state
+        for byte in data[:first]:
+            here = pushed(automaton, here, byte)
+        for at in range(first, min(len(data), reached + 1)):
+            left -= AT_A_PLACE
+            if left <= 0:
+                break
+            following = automaton.following(here)
+            for byte in following if len(following) <= WIDE or best is None else b"":
+                if byte == data[at] or byte in vocabulary.missing_bytes:
+                    continue
+                rest = automaton.completion(pushed(automaton, here, byte))
+                whole = data[:at] + bytes([byte]) + rest
+                tokens = fewest(vocabulary, whole)
+                if tokens is not None and (best is None or len(tokens) < len(best)):
+                    best = tokens
+                count = NONE if tokens is None else len(tokens)
+                heapq.heappush(open_, (count, len(whole), whole, at + 1))
+                left -= AT_A_TRY + len(whole) // 16
+            here = pushed(automaton, here, data[at])
+    return best
+
+
+def pushed(automaton: Automaton, state: State, byte: int) -> State:
+    onward = automaton.push(state, byte)
+    assert onward is not None
+    return onward
+
+
+def check(grammar: Grammar, state: State, draws: random.Random) -> int:
+    """Ask a state for everything; how many tokens less there are than its completion has."""
+    due = one_by_one(grammar.vocabulary, grammar.automaton, state)
+    plain = fewest(grammar.vocabulary, grammar.automaton.completion(state))
+    count = NONE if due is None else len(due)
+    near = [budget for budget in range(count - 2, count + 4) if budget >= 0]
+    for budget in draws.sample(near, len(near)) if due is not None else [0, 99]:
+        assert grammar.closings.fits(state, budget) == (count <= budget), budget
+    if due is None:
+        return 0
+    pieces = grammar.vocabulary.pieces
+    found = grammar.closings.tokens(state)
+    assert b"".join([pieces[index] for index in found]) == b"".join([pieces[i] for i in due])
+    assert len(found) == count
+    return 0 if plain is None else len(plain) - count
+
+
+@pytest.mark.parametrize("real", [True, False])
+@pytest.mark.parametrize("name", SPECS)
+def test_all_that_is_asked_of_a_state_is_what_looking_one_by_one_finds(
+    name: str, real: bool
+) -> None:
+    whole, draws = grammar(name, real), random.Random(len(name) + real)
+    output, saved = OUTPUTS[name].encode(), 0
+    for size in draws.sample(range(len(output)), 12):
+        state = whole.automaton.run(whole.automaton.start, output[:size])
+        assert state is not None
+        saved += check(whole, state, draws)
+    assert saved or name not in {"open", "anything"}
+
+
+@given(
+    st.sets(st.text("abc", min_size=1, max_size=9).map(str.encode), min_size=1, max_size=8),
+    st.sets(st.text("abc", min_size=1, max_size=4).map(str.encode), min_size=1, max_size=8),
+    st.integers(0, 1 << 30),
+)
+def test_few_texts_and_tokens(texts: set[bytes], pieces: set[bytes], seed: int) -> None:
+    draws, whole = random.Random(seed), grammar_of(texts, vocabulary_of(sorted(pieces)))
+    for text in sorted(texts):
+        state = whole.automaton.start
+        for byte in text:
+            check(whole, state, draws)
+            state = pushed(whole.automaton, state, byte)
+
+
+def test_what_is_asked_of_others_in_between_changes_nothing() -> None:
+    whole, draws = grammar("open", True), random.Random(5)
+    automaton = compile_spec(whole.spec, whole.vocabulary).automaton  # whose states are fresh
+    other = Grammar(whole.spec, whole.vocabulary, automaton)
+    states = [automaton.start]
+    for size in range(8, len(OUTPUTS["open"]), 16):
+        state = automaton.run(automaton.start, OUTPUTS["open"][:size].encode())
+        assert state is not None
+        states.append(state)
+    due = [one_by_one(other.vocabulary, automaton, state) for state in states]
+    counts = [len(tokens) for tokens in due if tokens is not None]
+    for _ in range(120):
+        number = draws.randrange(len(states))
+        budget = counts[number] + draws.randrange(-1, 3)
+        assert other.closings.fits(states[number], budget) == (counts[number] <= budget)
+    assert [len(other.closings.tokens(state)) for state in states] == counts
