@@ -15,7 +15,7 @@ import heapq
 from typing import NamedTuple, TypeAlias
 
 from lmlang.grammar.automaton import Automaton, State
-from lmlang.grammar.fewest import BEGIN, NONE, Opens, Spelled, Tokens, go_on, least, reach
+from lmlang.grammar.fewest import BEGIN, NONE, Opens, Spelled, Tokens, go_on, goes_on, least, reach
 from lmlang.grammar.vocabulary import Vocabulary
 
 MAX_TRIED = 2_048
@@ -37,16 +37,14 @@ class Trail:
     Attributes:
         state: The state.
         spelled: Its completion.
-        alone: For a byte before that, the fewest tokens of both.
         step: What comes first; None: nobody has looked.
     """
 
-    __slots__ = ("alone", "spelled", "state", "step")
+    __slots__ = ("spelled", "state", "step")
 
     def __init__(self, state: State, spelled: Spelled) -> None:
         self.state = state
         self.spelled = spelled
-        self.alone: dict[int, int] = {}
         self.step: Step | None = None
 
 
@@ -167,10 +165,10 @@ class Detours:
         if self.best is None:
             return bool(self._open)
         while self._hopes:
-            item = self._hopes[-1]
-            if item[2] not in self._looked_at:
-                opens, more = self._begun(item)
-                if opens and more + 1 < len(self.best):
+            _, _, data, first, _, more, opens, _ = self._hopes[-1]
+            if data not in self._looked_at:
+                more += 1 if not first or goes_on(self._trie, opens, data[first - 1]) else 2
+                if more < len(self.best):
                     return True
             self._hopes.pop()
         return False
@@ -244,8 +242,7 @@ class Detours:
             opens, further = go_on(trie, opens, step.rest[at:place])
             more, at = more + further, place
             counted = [
-                (least(trie, opens, byte, trail.spelled, trail.alone), byte, trail)
-                for byte, trail in others
+                (least(trie, opens, byte, trail.spelled), byte, trail) for byte, trail in others
             ]
             found.append(Tries(place, wide, more, opens, counted))
         opens, further = go_on(trie, opens, step.rest[at : step.size])

@@ -31,6 +31,7 @@ class Spelled:
 
     Attributes:
         counts: Of the tokens from each place to the end.
+        after: Of some bytes before it, how many tokens they have with it.
     """
 
     def __init__(self, trie: TokenTrie, data: bytes, other: Spelled | None = None) -> None:
@@ -40,6 +41,7 @@ class Spelled:
         self.data: bytes = data
         self.counts = [NONE] * fresh
         self.counts += [0] if other is None else other.counts[len(other.data) - shared :]
+        self.after: dict[int, int] = {}
         self._trie = trie
         counts = self.counts
         for begin in range(fresh - 1, -1, -1):
@@ -96,7 +98,17 @@ def go_on(trie: TokenTrie, opens: Opens, data: bytes) -> tuple[Opens, int]:
     return (tuple([(count - more, node) for count, node in opens]) if more else opens), more
 
 
-def least(trie: TokenTrie, opens: Opens, byte: int, rest: Spelled, alone: dict[int, int]) -> int:
+def goes_on(trie: TokenTrie, opens: Opens, byte: int) -> bool:
+    """Whether one of the tokens that the fewest are before goes on with a byte, and beyond it."""
+    starts = trie.starts
+    for count, node in opens:
+        if not count and (child := trie.child(node, byte)) >= 0:
+            if starts[child] != starts[child + 1]:
+                return True
+    return False
+
+
+def least(trie: TokenTrie, opens: Opens, byte: int, rest: Spelled) -> int:
     """How many tokens bytes have with others behind them; `NONE` or more for none.
 
     Args:
@@ -104,25 +116,27 @@ def least(trie: TokenTrie, opens: Opens, byte: int, rest: Spelled, alone: dict[i
         opens: Those under way behind the bytes.
         byte: What comes then.
         rest: What stands behind that.
-        alone: For bytes, the same where no token is under way.
     """
-    best = NONE
+    labels, starts, best = trie.labels, trie.starts, NONE
     for count, node in opens:
         if node:
-            found = _with(trie, node, byte, rest)
-        elif (known := alone.get(byte)) is not None:
+            node = labels.find(byte, starts[node], starts[node + 1])
+            if node < 0:
+                continue
+            found = _with(trie, node, rest)
+        elif (known := rest.after.get(byte)) is not None:
             found = known
         else:
-            found = alone[byte] = _with(trie, 0, byte, rest)
+            found = rest.after[byte] = _with(trie, trie.child(0, byte), rest)
         if count + found < best:
             best = count + found
     return best
 
 
-def _with(trie: TokenTrie, node: int, byte: int, rest: Spelled) -> int:
+def _with(trie: TokenTrie, node: int, rest: Spelled) -> int:
+    """How many tokens there are with the one that is under way."""
     labels, starts, id_at = trie.labels, trie.starts, trie.id_at
     data, counts, best, end = rest.data, rest.counts, NONE, 0
-    node = labels.find(byte, starts[node], starts[node + 1])
     while node >= 0:
         if id_at[node] >= 0 and counts[end] < best:
             best = counts[end]
@@ -135,14 +149,11 @@ def _with(trie: TokenTrie, node: int, byte: int, rest: Spelled) -> int:
 
 def _shared_end(one: bytes, other: bytes) -> int:
     """How many bytes both end with."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[len(one) - middle :] == other[len(other) - middle :]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    size = min(len(one), len(other))
+    differ = int.from_bytes(one[len(one) - size :], "big") ^ int.from_bytes(
+        other[len(other) - size :], "big"
+    )
+    return ((differ & -differ).bit_length() - 1) // 8 if differ else size
 
 
 def reach(trie: TokenTrie, data: bytes) -> int:

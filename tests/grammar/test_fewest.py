@@ -54,13 +54,13 @@ def test_bytes_of_which_the_end_changes_are_counted_from_what_is_under_way(
     pieces: set[bytes], data: bytes, ends: list[tuple[int, int, bytes]]
 ) -> None:
     trie = vocabulary_of(sorted(pieces)).trie
-    known = dict[bytes, tuple[Spelled, dict[int, int]]]()
+    known = dict[bytes, Spelled]()
     for at, byte, rest in ends:
         opens, more = go_on(trie, BEGIN, data[: at // 2])
         opens, further = go_on(trie, opens, data[at // 2 : at])
         assert not opens or min(opens)[0] == 0
-        spelled, alone = known.setdefault(rest, (Spelled(trie, rest), {}))
-        count = more + further + least(trie, opens, byte, spelled, alone)
+        spelled = known.setdefault(rest, Spelled(trie, rest))
+        count = more + further + least(trie, opens, byte, spelled)
         due = count_of(pieces, data[:at] + bytes([byte]) + rest)
         assert min(count, NONE) == due
         assert more + further + 1 <= due or not opens
