@@ -138,6 +138,7 @@ class Detours:
         self._missing = vocabulary.missing_bytes
         self._automaton = automaton
         self._last = spelled
+        self._spelled: dict[bytes, Spelled] = {}
         self._trails: dict[State, Trail] = {}
         self._steps: dict[State, list[Step]] = {}
         self._left = MAX_TRIED if best is not None else MAX_TRIED_TO_SPELL
@@ -297,6 +298,8 @@ class Detours:
         found = self._trails.get(state)
         if found is None:
             rest = self._automaton.completion(state)
-            self._last = Spelled(self._trie, rest, self._last)
-            found = self._trails[state] = Trail(state, self._last)
+            spelled = self._spelled.get(rest)
+            if spelled is None:
+                self._last = spelled = self._spelled[rest] = Spelled(self._trie, rest, self._last)
+            found = self._trails[state] = Trail(state, spelled)
         return found
