@@ -100,11 +100,11 @@ def go_on(trie: TokenTrie, opens: Opens, data: bytes) -> tuple[Opens, int]:
 
 def goes_on(trie: TokenTrie, opens: Opens, byte: int) -> bool:
     """Whether one of the tokens that the fewest are before goes on with a byte, and beyond it."""
-    starts = trie.starts
+    labels, starts = trie.labels, trie.starts
     for count, node in opens:
-        if not count and (child := trie.child(node, byte)) >= 0:
-            if starts[child] != starts[child + 1]:
-                return True
+        child = -1 if count else labels.find(byte, starts[node], starts[node + 1])
+        if child >= 0 and starts[child] != starts[child + 1]:
+            return True
     return False
 
 
