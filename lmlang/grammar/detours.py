@@ -28,6 +28,7 @@ WIDE = 80
 """Where more bytes than this may follow, one is as good as the other."""
 MOST = 64
 """Bytes of a step."""
+Runs: TypeAlias = tuple[bytes, ...]
 SINGLE = [bytes([byte]) for byte in range(256)]
 
 
@@ -48,61 +49,49 @@ class Trail:
         self.step: Step | None = None
 
 
-class Fork(NamedTuple):
-    """A place of a step where other bytes may come; whether many may; and what follows them."""
-
-    place: int
-    wide: bool
-    others: list[tuple[int, Trail]]
-
-
 class Step:
-    """Some bytes of a completion, up to the first fork or a little behind it.
+    """Some bytes of a completion; the last one is where others may come, if any is.
 
     Attributes:
         rest: They and what comes behind them.
         size: How many they are.
         state: Behind them.
-        forks: Where other bytes may come.
+        runs: What may come there, where it is inside of runs of bytes (see `Swift`).
+        others: The other bytes, and what follows them.
+        wide: Whether more may come than are looked at where something has been found.
         ways: What it does to the tokens under way that it has been met with.
         onward: What comes next; None: nothing, or nobody has looked.
     """
 
-    __slots__ = ("forks", "onward", "rest", "size", "state", "ways")
+    __slots__ = ("onward", "others", "rest", "runs", "size", "state", "ways", "wide")
 
-    def __init__(self, rest: bytes, state: State) -> None:
+    def __init__(self, rest: bytes, state: State, runs: Runs) -> None:
         self.rest = rest
         self.size = 0
         self.state = state
-        self.forks: list[Fork] = []
+        self.runs = runs
+        self.others: list[tuple[int, Trail]] = []
+        self.wide = False
         self.ways: dict[Opens, Way] = {}
         self.onward: Step | None = None
 
 
-class Tries(NamedTuple):
-    """What is tried at a fork.
+class Way(NamedTuple):
+    """What a step does to tokens under way.
 
     Attributes:
-        place: Where in its step it is.
-        wide: Whether many bytes may come.
-        more: How many tokens there are from the step to the fork.
-        opens: Those under way.
-        others: How many more it is with a byte, that byte, and what follows it.
+        before: How many more are before all of those that are under way at its last byte.
+        begun: These.
+        tries: How many more it is with another byte there, the byte, and what follows it.
+        more: How many more are before all of those that are under way behind it.
+        opens: These.
     """
 
-    place: int
-    wide: bool
+    before: int
+    begun: Opens
+    tries: list[tuple[int, int, Trail]]
     more: int
     opens: Opens
-    others: list[tuple[int, int, Trail]]
-
-
-class Way(NamedTuple):
-    """What a step does to tokens under way: at its forks, and the tokens under way behind it."""
-
-    tries: list[Tries]
-    opens: Opens
-    more: int
 
 
 Item: TypeAlias = tuple[int, int, bytes, int, int, int, Opens, Trail]
@@ -190,39 +179,32 @@ class Detours:
         end = min(len(data), reached + 1)
         step = trail.step
         if step is None and at < end:
-            step = trail.step = self._step(trail.state, trail.spelled.data)
+            step = trail.step = self._step(trail.spelled.data, trail.state)
         while at < end:
             assert step is not None, "it is looked for below"
             way = step.ways.get(opens)
             if way is None:
                 way = step.ways[opens] = self._way(step, opens)
-            seen = 0
-            for tries in way.tries:
-                if at + tries.place >= end:
-                    return
-                self._left -= AT_A_PLACE * (tries.place + 1 - seen)
-                seen = tries.place + 1
-                if self._left <= 0:
-                    return
-                if tries.wide and self.best is not None:
-                    continue
-                count = more + tries.more
-                hopeful = self.best is None or (bool(tries.opens) and count + 1 < len(self.best))
+            size = min(step.size, end - at)
+            self._left -= AT_A_PLACE * size
+            if self._left <= 0 or size < step.size:
+                return
+            at += size
+            if step.others and (self.best is None or not step.wide):
+                count = more + way.before
+                hopeful = self.best is None or (bool(way.begun) and count + 1 < len(self.best))
                 if not hopeful and not self._has_hope():
                     return
-                self._try(data[: at + tries.place], count, tries, hopeful)
-            self._left -= AT_A_PLACE * (step.size - seen)
-            if self._left <= 0:
-                return
-            opens, more, at = way.opens, more + way.more, at + step.size
+                self._try(data[: at - 1], count, way, hopeful)
+            opens, more = way.opens, more + way.more
             if step.onward is None and at < end:
-                step.onward = self._step(step.state, step.rest[step.size :])
+                step.onward = self._step(step.rest[size:], step.state, step.runs)
             step = step.onward
 
-    def _try(self, before: bytes, more: int, tries: Tries, hopeful: bool) -> None:
+    def _try(self, before: bytes, more: int, way: Way, hopeful: bool) -> None:
         """Try other bytes behind some of which the tokens are known."""
-        opens, first = tries.opens, len(before) + 1
-        for count, byte, trail in tries.others:
+        opens, first = way.begun, len(before) + 1
+        for count, byte, trail in way.tries:
             data = before + SINGLE[byte] + trail.spelled.data
             size = reached = len(data)
             count += more
@@ -238,58 +220,59 @@ class Detours:
 
     def _way(self, step: Step, opens: Opens) -> Way:
         """What a step does to tokens under way."""
-        trie, found, more, at = self._trie, list[Tries](), 0, 0
-        for place, wide, others in step.forks:
-            opens, further = go_on(trie, opens, step.rest[at:place])
-            more, at = more + further, place
-            counted = [
-                (least(trie, opens, byte, trail.spelled), byte, trail) for byte, trail in others
-            ]
-            found.append(Tries(place, wide, more, opens, counted))
-        opens, further = go_on(trie, opens, step.rest[at : step.size])
-        return Way(found, opens, more + further)
+        trie, last = self._trie, step.size - 1
+        begun, before = go_on(trie, opens, step.rest[:last])
+        tries = [(least(trie, begun, byte, end.spelled), byte, end) for byte, end in step.others]
+        opens, more = go_on(trie, begun, step.rest[last : step.size])
+        return Way(before, begun, tries, before + more, opens)
 
-    def _step(self, state: State, rest: bytes) -> Step:
+    def _step(self, rest: bytes, state: State, runs: Runs = ()) -> Step:
         """What comes first in the rest of a completion."""
         known = self._steps.setdefault(state, [])
         for step in known:
             if step.rest == rest:
                 return step
-        step = Step(rest, state)
+        step = Step(rest, state, runs)
         known.append(step)
-        while step.size < min(MOST, len(rest)) and not step.forks:
+        while not step.others and step.size < min(MOST, len(rest)):
             self._lengthen(step)
         return step
 
     def _lengthen(self, step: Step) -> None:
-        """Add a byte to a step, or a run where the automaton knows them."""
+        """Add a byte to a step; or some of a run, up to where another run parts from it."""
         automaton, here, at, rest = self._automaton, step.state, step.size, step.rest
-        runs = automaton.runs(here) or ()
+        runs = step.runs or automaton.runs(here) or ()
         run = next((run for run in runs if rest.startswith(run, at)), b"")  # the shortest one
-        if run:
-            for place in range(len(run)):
-                runs = tuple(each for each in runs if each.startswith(run[:place]))
-                if len(runs) == 1:
-                    break
-                following = bytes(sorted({each[place] for each in runs}))
-                if len(following) > 1:
-                    inside = automaton.run(here, run[:place])
-                    self._fork(step, at + place, inside, following)
-        else:
+        step.runs = ()
+        if not run:
             run = rest[at : at + 1]
-            self._fork(step, at, here, automaton.following(here))
+            self._fork(step, here, automaton.following(here), run[0])
+            runs = ()
+        for place, byte in enumerate(run if len(runs) > 1 else b""):
+            following = {each[place] for each in runs}
+            if len(following) > 1:
+                before = automaton.run(here, run[:place])
+                self._fork(step, before, bytes(sorted(following)), byte)
+                if place + 1 < len(run):
+                    run = run[: place + 1]
+                    step.runs = tuple(each[place + 1 :] for each in runs if each[place] == byte)
+                break
         onward = automaton.run(here, run)
         assert onward is not None, "completions are possible"
         step.state = onward
         step.size += len(run)
 
-    def _fork(self, step: Step, place: int, here: State | None, following: bytes) -> None:
+    def _fork(self, step: Step, here: State | None, following: bytes, on: int) -> None:
+        """Let others part from the next byte of a step."""
         assert here is not None, "completions are possible"
         wide = len(following) > WIDE
         if len(following) > 1 and (not wide or self.best is None):
-            skipped = self._missing + step.rest[place : place + 1]
-            others = [(byte, self._trail(here, byte)) for byte in following if byte not in skipped]
-            step.forks.append(Fork(place, wide, others))
+            step.wide = wide
+            step.others = [
+                (byte, self._trail(here, byte))
+                for byte in following
+                if byte != on and byte not in self._missing
+            ]
 
     def _trail(self, here: State, byte: int) -> Trail:
         """The completion behind another byte."""
