@@ -26,6 +26,7 @@ SHAPE: dict[str, Any] = {
     "properties": {
         "kind": {"enum": ["intern", "interim", "a b", 7, None]},
         "born": {"type": "string", "format": "date"},
+        "tag": {"const": "a"},
         "tags": {"type": "array", "items": {"enum": ["a", "ab", "abc"]}, "uniqueItems": True},
         "size": {"type": "number"},
         "any": {},
