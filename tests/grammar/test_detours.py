@@ -6,15 +6,15 @@ import heapq
 import json
 import random
 from functools import cache
+from itertools import permutations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from lmlang.grammar import detours
 from lmlang.grammar.automaton import Automaton, State
 from lmlang.grammar.compiler import Grammar, compile_spec
-from lmlang.grammar.detours import AT_A_PLACE, AT_A_TRY, MAX_TRIED, MAX_TRIED_TO_SPELL, WIDE
+from lmlang.grammar.detours import AT_A_PLACE, AT_A_TRY, WIDE, Detours
 from lmlang.grammar.fewest import NONE, Spelled, Tokens, reach
 from lmlang.grammar.spec import Ebnf, JsonSchema, Regex, Spec
 from lmlang.grammar.vocabulary import Vocabulary
@@ -39,6 +39,7 @@ SPECS: dict[str, Spec] = {
     "mail": JsonSchema('{"properties": {"to": {"format": "email"}}, "required": ["to"]}', "line"),
     "anything": JsonSchema("{}", "line"),
     "regex": Regex(r"(ab|a{3}[b-e]{2,5}|[0-9]{1,4}é)+(end|fin)"),
+    "wide": Regex(r"[ -~]{2}(44|4xQ|Q#4|qq+)"),
     "ebnf": Ebnf('root ::= "(" (root | "x" | "xy" | "yyy") ")" | "[" [0-9]+ "]"'),
 }
 OUTPUTS = {
@@ -48,6 +49,7 @@ OUTPUTS = {
     "mail": '{"to": "ab.c@de.fg", "a": "b", "c": {"d": [null]}}',
     "anything": '[{"a": [[1, "x", {}]], "b": {"c": {"d": false}}}, -7, "text"]',
     "regex": "abaaabcd12éab907éfin",
+    "wide": "abqqqqqqqq",
     "ebnf": "((((((xy))))))",
 }
 
@@ -75,12 +77,15 @@ def fewest(vocabulary: Vocabulary, data: bytes) -> Tokens | None:
     return Spelled(vocabulary.trie, data).tokens()
 
 
-def one_by_one(vocabulary: Vocabulary, automaton: Automaton, state: State) -> Tokens | None:
-    """What is found where each way is walked and spelled anew."""
+def one_by_one(
+    vocabulary: Vocabulary, automaton: Automaton, state: State, tried: dict[bytes, int]
+) -> Tokens | None:
+    """What is found where each way is walked and spelled anew; notes the tokens of each."""
     data = automaton.completion(state)
     best = fewest(vocabulary, data)
-    left = MAX_TRIED if best is not None else MAX_TRIED_TO_SPELL
-    open_ = [(len(best) if best is not None else NONE, len(data), data, 0)]
+    left = detours.MAX_TRIED if best is not None else detours.MAX_TRIED_TO_SPELL
+    tried[data] = len(best) if best is not None else NONE
+    open_ = [(tried[data], len(data), data, 0)]
     while open_ and left > 0 and (best is None or len(best) > 1):
         _, _, data, first = heapq.heappop(open_)
         spells = fewest(vocabulary, data) is not None
@@ -102,6 +107,7 @@ def one_by_one(vocabulary: Vocabulary, automaton: Automaton, state: State) -> To
                 if tokens is not None and (best is None or len(tokens) < len(best)):
                     best = tokens
                 count = NONE if tokens is None else len(tokens)
+                tried[whole] = count
                 heapq.heappush(open_, (count, len(whole), whole, at + 1))
                 left -= AT_A_TRY + len(whole) // 16
             here = pushed(automaton, here, data[at])
@@ -116,8 +122,18 @@ def pushed(automaton: Automaton, state: State, byte: int) -> State:
 
 def check(grammar: Grammar, state: State, draws: random.Random) -> int:
     """Ask a state for everything; how many tokens less there are than its completion has."""
-    due = one_by_one(grammar.vocabulary, grammar.automaton, state)
-    plain = fewest(grammar.vocabulary, grammar.automaton.completion(state))
+    vocabulary, automaton = grammar.vocabulary, grammar.automaton
+    tried = dict[bytes, int]()
+    due = one_by_one(vocabulary, automaton, state, tried)
+    first = Spelled(vocabulary.trie, automaton.completion(state))
+    plain = first.tokens()
+    search = Detours(vocabulary, automaton, state, first, plain)
+    assert search.look(1)
+    assert search.best == due
+    seen = {item[2]: item[0] for item in search._open}
+    assert seen.items() <= tried.items()
+    if search._left <= 0:
+        assert seen.keys() | search._looked_at == tried.keys()
     count = NONE if due is None else len(due)
     near = [budget for budget in range(count - 2, count + 4) if budget >= 0]
     for budget in draws.sample(near, len(near)) if due is not None else [0, 99]:
@@ -138,25 +154,54 @@ def test_all_that_is_asked_of_a_state_is_what_looking_one_by_one_finds(
 ) -> None:
     whole, draws = grammar(name, real), random.Random(len(name) + real)
     output, saved = OUTPUTS[name].encode(), 0
-    for size in draws.sample(range(len(output)), 12):
+    for size in draws.sample(range(len(output)), 8):
         state = whole.automaton.run(whole.automaton.start, output[:size])
         assert state is not None
         saved += check(whole, state, draws)
     assert saved or name not in {"open", "anything"}
 
 
-@given(
-    st.sets(st.text("abc", min_size=1, max_size=9).map(str.encode), min_size=1, max_size=8),
-    st.sets(st.text("abc", min_size=1, max_size=4).map(str.encode), min_size=1, max_size=8),
-    st.integers(0, 1 << 30),
-)
-def test_few_texts_and_tokens(texts: set[bytes], pieces: set[bytes], seed: int) -> None:
-    draws, whole = random.Random(seed), grammar_of(texts, vocabulary_of(sorted(pieces)))
-    for text in sorted(texts):
-        state = whole.automaton.start
-        for byte in text:
+@pytest.mark.parametrize("effort", [20, 40, 60, 90, 130, 180, 260, 400])
+@pytest.mark.parametrize("name", SPECS)
+def test_as_much_is_looked_at(name: str, effort: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detours, "MAX_TRIED", effort)
+    monkeypatch.setattr(detours, "MAX_TRIED_TO_SPELL", 4 * effort)
+    draws, output = random.Random(effort), OUTPUTS[name].encode()
+    for real in (True, False):
+        known = grammar(name, real)
+        whole = Grammar(known.spec, known.vocabulary, Automaton(known.automaton.rules))
+        for size in draws.sample(range(len(output)), 6):
+            state = whole.automaton.run(whole.automaton.start, output[:size])
+            assert state is not None
             check(whole, state, draws)
+
+
+@pytest.mark.parametrize("effort", [9, 20, 30, 50, 90, 200, 2048])
+def test_few_texts_and_tokens(effort: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detours, "MAX_TRIED", effort)
+    monkeypatch.setattr(detours, "MAX_TRIED_TO_SPELL", 2 * effort)
+    draws, saved = random.Random(effort), 0
+    for _ in range(60):
+        texts = ["".join(draws.choices("abc", k=draws.randrange(2, 12))) for _ in range(12)]
+        parts = [text[draws.randrange(len(text)) :][:5] for text in texts for _ in range(2)]
+        singles = draws.sample("abc", draws.choice([2, 3, 3, 3]))
+        pieces = sorted({part.encode() for part in (*parts, *singles)})
+        whole = grammar_of([text.encode() for text in texts], vocabulary_of(pieces))
+        state: State = whole.automaton.start
+        for byte in texts[0].encode():
+            saved += check(whole, state, draws)
             state = pushed(whole.automaton, state, byte)
+    assert saved
+
+
+@pytest.mark.parametrize("budgets", list(permutations([1, 2, 3, 4])))
+def test_what_is_enough_is_not_yet_the_fewest(budgets: tuple[int, ...]) -> None:
+    whole = grammar_of(
+        {b"abab", b"cccab", b"abccc", b"cccccc"}, vocabulary_of([b"a", b"b", b"c", b"ccc"])
+    )
+    start = whole.automaton.start
+    assert [whole.closings.fits(start, each) for each in budgets] == [each > 1 for each in budgets]
+    assert whole.closings.tokens(start) == (3, 3)
 
 
 def test_what_is_asked_of_others_in_between_changes_nothing() -> None:
@@ -168,7 +213,7 @@ def test_what_is_asked_of_others_in_between_changes_nothing() -> None:
         state = automaton.run(automaton.start, OUTPUTS["open"][:size].encode())
         assert state is not None
         states.append(state)
-    due = [one_by_one(other.vocabulary, automaton, state) for state in states]
+    due = [one_by_one(other.vocabulary, automaton, state, {}) for state in states]
     counts = [len(tokens) for tokens in due if tokens is not None]
     for _ in range(120):
         number = draws.randrange(len(states))

@@ -7,7 +7,7 @@ from functools import cache
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmlang.grammar.fewest import BEGIN, NONE, Spelled, go_on, least
+from lmlang.grammar.fewest import BEGIN, NONE, Spelled, go_on, goes_on, least
 from tests.grammar.byte_sets import vocabulary_of
 
 BYTES = st.text("abc", max_size=12).map(str.encode)
@@ -64,3 +64,5 @@ def test_bytes_of_which_the_end_changes_are_counted_from_what_is_under_way(
         due = count_of(pieces, data[:at] + bytes([byte]) + rest)
         assert min(count, NONE) == due
         assert more + further + 1 <= due or not opens
+        onward, beyond = go_on(trie, opens, bytes([byte]))
+        assert goes_on(trie, opens, byte) == (bool(onward) and not beyond)
