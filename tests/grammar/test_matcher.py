@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmlang.errors import BudgetExceeded, GrammarDeadEnd, ProgramError, ProgramTypeError
-from lmlang.grammar.closing import NONE, Begun, Spelled
 from lmlang.grammar.matcher import GrammarMatcher
 from tests.grammar.byte_sets import grammar_of, vocabulary_of
 
@@ -108,34 +107,6 @@ def test_the_fewest_tokens_are_found(texts: set[bytes]) -> None:
     assert grammar.min_tokens() == min(fewest(text) for text in texts)
     assert grammar.matcher().fits(grammar.min_tokens())
     assert not grammar.min_tokens() or not grammar.matcher().fits(grammar.min_tokens() - 1)
-
-
-@given(st.lists(st.text("abc", max_size=9).map(str.encode), min_size=1, max_size=6))
-def test_what_ends_alike_is_spelled_once_and_as_if_it_were_alone(texts: list[bytes]) -> None:
-    trie = vocabulary_of([b"a", b"b", b"ab", b"ba", b"aac", b"cab"]).trie
-    before: Spelled | None = None
-    for data in texts:
-        before = Spelled(trie, data, before)
-        assert before.tokens() == Spelled(trie, data).tokens()
-
-
-@given(
-    st.lists(
-        st.binary(min_size=1, max_size=5).map(lambda data: bytes(b % 3 for b in data)), min_size=1
-    ),
-    st.binary(min_size=1, max_size=12).map(lambda data: bytes(b % 3 for b in data)),
-    st.lists(st.tuples(st.integers(0, 11), st.integers(0, 2), st.binary(max_size=8))),
-)
-def test_bytes_of_which_the_end_changes_are_spelled_from_what_is_known(
-    pieces: list[bytes], data: bytes, others: list[tuple[int, int, bytes]]
-) -> None:
-    trie = vocabulary_of(pieces).trie
-    begun = Begun(trie, data)
-    for at, byte, end in others:
-        at, rest = at % len(data), bytes(b % 3 for b in end)
-        tokens = Spelled(trie, data[:at] + bytes([byte]) + rest).tokens()
-        count = NONE if tokens is None else len(tokens)
-        assert begun.fewest(at, byte, Spelled(trie, rest)) == count
 
 
 @given(TEXTS, st.integers(0, 1 << 30))
