@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from lmlang.errors import ProgramError, ProgramTypeError, an
+from lmlang.grammar.follow import Answers
 from lmlang.grammar.masks import Masks
 from lmlang.grammar.token_trie import TokenTrie
 
@@ -67,6 +68,8 @@ class Vocabulary:
         self._fingerprint = fingerprint
         self._encoded: dict[str, tuple[int, ...]] = {}
         self._source: Any = None
+        self.answers = Answers()
+        """What is found out of what may follow a text; owned by `endings.py`."""
         self._tree: tuple[TokenTrie, Masks] | None = None
         self._lock = threading.Lock()
         self.pieces = tuple(

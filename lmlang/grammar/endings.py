@@ -1,0 +1,242 @@
+"""The tokens at the end of a text that are the same whatever may follow, as far as that is certain.
+
+    known  {"name":"Jo",      forced  "age":      what may follow  0 … 9 -
+    tokens of the whole text  [","] [age] [":]    then one of them: none of these can change
+
+A token is certain if the whole text, however it goes on, has it there. Two things are asked: does
+the tokenizer ever take a token that begins in the forced bytes and ends in what may follow, and do
+the ids of the whole text agree for continuations of every kind?
+
+The first is tried. Of a whole text, the tokens up to a place where one ends are those of the text
+up to there: so it is with merges, unigrams and longest matches. What crosses the end of the forced
+bytes would therefore be seen in a text that ends with it. Where too many might, none is ruled out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from lmlang.grammar.follow import Follow, Place
+
+if TYPE_CHECKING:
+    from lmlang.grammar.vocabulary import Vocabulary
+
+MAX_SPANNING = 32
+"""Tokens that begin at one place and end in what may follow: from more on, the place is held."""
+MAX_TRIED = 192
+"""Texts that end with such tokens, or a character behind them."""
+FEW, MAX_MARKS = 24, 10
+"""Of more characters than a few only some marks, and one of every other kind, are tried."""
+MAX_TEXTS, MAX_CHARACTERS = 32, 8
+"""Of what may follow so many texts are tried, unless their first characters are more."""
+NEXT = ord("s")
+"""The second of two characters, where it may follow: apostrophes attract it."""
+
+
+class Ending(NamedTuple):
+    """The end of a text: what is before it has the same tokens, whatever follows.
+
+    Args:
+        text: It.
+        known: Of its bytes so many are known already.
+        skipped: They are so many tokens.
+    """
+
+    text: str
+    known: int
+    skipped: int
+
+
+def certain(vocabulary: Vocabulary, ending: Ending, follow: Follow) -> tuple[int, ...]:
+    """The tokens of an ending behind those that are known, as far as they are certain.
+
+    Args:
+        vocabulary: Whose.
+        ending: Of the text.
+        follow: What may follow; nothing has been asked of it.
+    """
+    found: tuple[int, ...] | None = vocabulary.answers.find(ending, follow)
+    if found is None:
+        found = tuple(_Trials(vocabulary, follow).certain(ending))
+        vocabulary.answers.keep(ending, follow, found)
+    return found
+
+
+def shared(
+    pieces: Sequence[bytes], one: Sequence[int], other: Sequence[int], data: bytes
+) -> Sequence[int]:
+    """The first tokens of both, as far as they are those of some bytes.
+
+    Args:
+        pieces: The bytes of every token.
+        one: Tokens.
+        other: Others.
+        data: The bytes.
+    """
+    end = 0
+    for at, (index, same) in enumerate(zip(one, other, strict=False)):
+        piece = pieces[index]
+        if index != same or not piece or not data.startswith(piece, end):
+            return one[:at]
+        end += len(piece)
+    return one[: len(other)]
+
+
+class _Trials:
+    """Texts that may follow an ending, with which its tokens are tried."""
+
+    def __init__(self, vocabulary: Vocabulary, follow: Follow) -> None:
+        self._vocabulary = vocabulary
+        self._follow = follow
+
+    def certain(self, ending: Ending) -> Sequence[int]:
+        """The tokens behind those that are known, as far as they are certain."""
+        pieces, encoded = self._vocabulary.pieces, self._vocabulary.encoded
+        text, known, skipped = ending
+        own = encoded(text)[skipped:]
+        held, spanning = self._held(text.encode(), known)
+        if held == known:
+            return ()
+        data = text.encode()[known:held]
+        found: Sequence[int] | None = own if self._follow.accepting else None
+        for more in chain(spanning, self._going_on()):
+            other = encoded(text + more)[skipped:]
+            found = shared(pieces, other if found is None else found, other, data)
+            if not found:
+                return ()
+        return shared(pieces, own, own, data) if found is None else found
+
+    def _held(self, data: bytes, known: int) -> tuple[int, list[str]]:
+        """Where the first token begins that ends in what may follow and is not ruled out.
+
+        Returns:
+            The place in the data; and texts that may follow, whose tokens decide of all others.
+        """
+        trie = self._vocabulary.trie
+        labels, starts = trie.labels, trie.starts
+        length = held = len(data)
+        ends = dict[str, None]()
+        for begin in range(max(known, length - trie.longest), length):
+            node, at = 0, begin
+            while node >= 0 and at < length:
+                node = labels.find(data[at], starts[node], starts[node + 1])
+                at += 1
+            if node < 0 or starts[node] == starts[node + 1]:
+                continue
+            found = list(islice(self._spanning(node), MAX_SPANNING + 1))
+            texts = self._ending(found) if len(found) <= MAX_SPANNING else None
+            if texts is None or len(ends) + len(texts) > MAX_TRIED:
+                held = min(held, begin)
+                if held == known:
+                    return held, []
+                texts = [text for end, _ in found[:MAX_SPANNING] if (text := text_of(end))]
+            ends.update(dict.fromkeys(texts))
+        return held, list(ends)
+
+    def _ending(self, found: Iterable[tuple[bytes, Place]]) -> list[str] | None:
+        """Ends of tokens, alone and with another character; None if one ends inside of one."""
+        texts = []
+        for end, place in found:
+            text = text_of(end)
+            if text is None or len(text.encode()) < len(end):
+                return None
+            texts += [text, *(text + more for more in self._next(place) if more)]
+        return texts
+
+    def _spanning(self, node: int) -> Iterator[tuple[bytes, Place]]:
+        """What may follow of the tokens below a node of the trie, and the places behind them."""
+        trie, follow = self._vocabulary.trie, self._follow
+        open_ = [(node, follow.start, b"")]
+        while open_:
+            node, place, path = open_.pop()
+            if trie.starts[node] == trie.starts[node + 1]:
+                continue
+            for byte, child in trie.children(node, follow.following(place)):
+                longer = path + bytes([byte])
+                onward = follow.push(place, byte)
+                if trie.id_at[child] >= 0:
+                    yield longer, onward
+                open_.append((child, onward, longer))
+
+    def _going_on(self) -> Iterator[str]:
+        """Texts that may follow: all of them, as far as there are few, else some of every kind."""
+        follow = self._follow
+        level: list[tuple[bytes, Place]] = [(b"", follow.start)]
+        for _ in range(MAX_CHARACTERS):
+            count = 0
+            for data, place in level:
+                count += len(_of_every_kind(follow.following(place)))
+                if count > MAX_TEXTS and data:
+                    break
+            if not count or (count > MAX_TEXTS and level[0][0]):
+                break
+            longer: list[tuple[bytes, Place]] = []
+            for data, place in level:
+                following = _of_every_kind(follow.following(place))
+                for byte in following:
+                    more, onward = self._character(place, byte)
+                    longer.append((data + more, onward))
+                if not following:
+                    longer.append((data, place))
+            level = longer
+        for data, place in level:
+            following = follow.following(place)
+            if following:
+                data += self._first(
+                    place, NEXT if NEXT in following else following[len(following) // 2]
+                )
+            if text := text_of(data):
+                yield text
+
+    def _next(self, place: Place) -> list[str | None]:
+        """The characters that may follow, where there are many some of every kind."""
+        following = _of_every_kind(self._follow.following(place))
+        return [text_of(self._first(place, byte)) for byte in following]
+
+    def _first(self, place: Place, byte: int) -> bytes:
+        """The first character that begins with a byte."""
+        return bytes((byte,)) if byte < 0x80 else self._character(place, byte)[0]
+
+    def _character(self, place: Place, byte: int) -> tuple[bytes, Place]:
+        """The first character that begins with a byte, and the place behind it."""
+        follow, data = self._follow, bytearray()
+        while True:
+            data.append(byte)
+            place = follow.push(place, byte)
+            following = follow.following(place)
+            if text_of(data) or not following or len(data) > 4:
+                return bytes(data), place
+            byte = following[0]
+
+
+def text_of(data: bytes | bytearray) -> str | None:
+    """Bytes as text, without a character at the end that is not complete; None where it is none."""
+    for cut in range(4):
+        try:
+            return data[: len(data) - cut].decode()
+        except UnicodeDecodeError as error:
+            if error.start < len(data) - 3:
+                return None
+    return None
+
+
+@lru_cache(maxsize=1_024)
+def _of_every_kind(following: bytes) -> bytes:
+    """A few of many bytes: some marks, and one of every other kind."""
+    if len(following) <= FEW:
+        return following
+    marks = [byte for byte in following if _kind(byte) == "mark"][:MAX_MARKS]
+    kinds = {_kind(byte): byte for byte in reversed(following)}
+    return bytes({*marks, *kinds.values()})
+
+
+def _kind(byte: int) -> str:
+    if byte >= 0x80:
+        return "two" if byte < 0xE0 else "three" if byte < 0xF0 else "four"
+    character = chr(byte)
+    if character.isalpha():
+        return "small" if character.islower() else "capital"
+    return "digit" if character.isdigit() else character if character.isspace() else "mark"
