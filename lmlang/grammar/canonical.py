@@ -19,6 +19,10 @@ from lmlang.grammar.vocabulary import Vocabulary
 
 KNOWN_TOKENS = 24
 """Of the tokens before forced bytes so many are looked at."""
+FEW_TOKENS = 3
+"""Behind these mostly is such a place."""
+SHORT = 8
+"""Texts of so many characters, which are hardly more than marks, are met again and again."""
 MAX_BYTES = 256
 """Of forced bytes so many are looked at; behind them they go on, which is asked for anew."""
 MAX_KEPT = 4_096
@@ -37,6 +41,7 @@ class Canonical:
         self._automaton = automaton
         self._runs: dict[State, tuple[str, State] | None] = {}
         self._known: dict[tuple[tuple[str, State], tuple[int, ...]], tuple[int, ...]] = {}
+        self._ends: dict[tuple[str, int, int, State], tuple[int, ...]] = {}
 
     def forced(self, state: State, before: Sequence[int]) -> tuple[int, ...]:
         """The tokens that certainly come next.
@@ -52,11 +57,11 @@ class Canonical:
             _keep(self._runs, state, run)
         if run is None:
             return ()
-        known = self._tail(before)
-        key = (run, tuple(known))
+        tail = self._tail(before)
+        key = (run, tuple(tail))
         found = self._known.get(key)
         if found is None:
-            found = self._certain(*run, known)
+            found = self._certain(*run, tail)
             _keep(self._known, key, found)
         return found
 
@@ -74,14 +79,15 @@ class Canonical:
             behind = onward
         return text, automaton.widened(behind)
 
-    def _certain(self, text: str, behind: State, known: list[int]) -> tuple[int, ...]:
+    def _certain(self, text: str, behind: State, tail: Sequence[int]) -> tuple[int, ...]:
         """The tokens of a text behind known ones that are the same whatever follows."""
-        pieces, cut = self._vocabulary.pieces, self._vocabulary.cut
+        pieces, cut, known = self._vocabulary.pieces, self._vocabulary.cut, list(tail)
         before = b"".join([pieces[index] for index in known]).decode("utf-8", "replace")
         while True:
             whole = before + text
             at = 0 if cut is None else cut(whole)
-            first = list(self._vocabulary.encode(whole[:at])) if at else []
+            encode = self._vocabulary.encoded if at <= SHORT else self._vocabulary.encode
+            first = list(encode(whole[:at])) if at else []
             rest = whole[at:]
             own = [*first, *self._vocabulary.encoded(rest)]
             if own[: len(known)] == known:
@@ -93,32 +99,50 @@ class Canonical:
         size = sum(len(pieces[index]) for index in sure)
         if len(matching) < len(sure) or size != max(0, begin):
             return tuple(matching)
-        ending = Ending(rest, max(0, -begin), max(0, len(known) - len(first)))
-        return sure + certain(self._vocabulary, ending, Follow(self._automaton, behind))
+        return sure + self._end(rest, max(0, -begin), max(0, len(known) - len(first)), behind)
 
-    def _tail(self, before: Sequence[int]) -> list[int]:
+    def _end(self, text: str, known: int, skipped: int, behind: State) -> tuple[int, ...]:
+        """What is certain of an `Ending`."""
+        key = (text, known, skipped, behind)
+        found = self._ends.get(key)
+        if found is None:
+            follow = Follow(self._automaton, behind)
+            found = certain(self._vocabulary, Ending(text, known, skipped), follow)
+            _keep(self._ends, key, found)
+        return found
+
+    def _tail(self, before: Sequence[int]) -> Sequence[int]:
         """The last ids, from a place on that the ids behind it do not look across."""
+        few = before[-FEW_TOKENS:]
+        at = self._last_cut(few)
+        if at is not None:
+            return few[at:]
         pieces = self._vocabulary.pieces
-        tail: list[int] = []
-        for index in reversed(before[-KNOWN_TOKENS:]):
-            if index < 0:
-                break
-            tail.append(index)
-        tail.reverse()
-        while tail and pieces[tail[0]][:1] and 0x80 <= pieces[tail[0]][0] < 0xC0:
-            del tail[0]
-        if self._vocabulary.cut is None or not tail:
-            return tail
-        data = b"".join([pieces[index] for index in tail])
-        text = text_of(data)
-        if text is None:
-            return tail
-        rest = len(data) - len(text[: self._vocabulary.cut(text)].encode())
+        tail = before[-KNOWN_TOKENS:]
         for at in range(len(tail) - 1, -1, -1):
-            rest -= len(pieces[tail[at]])
+            if tail[at] < 0:
+                tail = tail[at + 1 :]
+                break
+        while tail and pieces[tail[0]][:1] and 0x80 <= pieces[tail[0]][0] < 0xC0:
+            tail = tail[1:]
+        return tail[self._last_cut(tail) or 0 :]
+
+    def _last_cut(self, ids: Sequence[int]) -> int | None:
+        """Which of some ids begins at the last place where their text may be cut; None: none."""
+        cut, pieces = self._vocabulary.cut, self._vocabulary.pieces
+        if cut is None or not ids or min(ids) < 0:
+            return None
+        data = b"".join([pieces[index] for index in ids])
+        text = text_of(data)
+        end = cut(text) if text else 0
+        if not text or not end:
+            return None
+        rest = len(data) - len(text[:end].encode())
+        for at in range(len(ids) - 1, -1, -1):
+            rest -= len(pieces[ids[at]])
             if rest <= 0:
-                return tail[at:] if rest == 0 else tail
-        return tail
+                return at if rest == 0 else None
+        return None
 
 
 def _keep(known: dict[Any, Any], key: Any, found: Any) -> None:

@@ -14,7 +14,8 @@ bytes would therefore be seen in a text that ends with it. Where too many might,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -91,6 +92,7 @@ class _Trials:
     def __init__(self, vocabulary: Vocabulary, follow: Follow) -> None:
         self._vocabulary = vocabulary
         self._follow = follow
+        self._further: dict[tuple[int, int], list[str]] = {}
 
     def certain(self, ending: Ending) -> Sequence[int]:
         """The tokens behind those that are known, as far as they are certain."""
@@ -126,40 +128,57 @@ class _Trials:
                 at += 1
             if node < 0 or starts[node] == starts[node + 1]:
                 continue
-            found = list(islice(self._spanning(node), MAX_SPANNING + 1))
-            texts = self._ending(found) if len(found) <= MAX_SPANNING else None
-            if texts is None or len(ends) + len(texts) > MAX_TRIED:
+            texts = self._ends(node, MAX_TRIED - len(ends))
+            if texts is None:
                 held = min(held, begin)
                 if held == known:
                     return held, []
-                texts = [text for end, _ in found[:MAX_SPANNING] if (text := text_of(end))]
+                some = islice(self._spanning(node), MAX_SPANNING)
+                texts = [text for end, _ in some if (text := text_of(end))]
             ends.update(dict.fromkeys(texts))
         return held, list(ends)
 
-    def _ending(self, found: Iterable[tuple[bytes, Place]]) -> list[str] | None:
-        """Ends of tokens, alone and with another character; None if one ends inside of one."""
-        texts = []
-        for end, place in found:
+    def _ends(self, node: int, most: int) -> list[str] | None:
+        """Ends of the tokens below a node of the trie, alone and with another character.
+
+        Returns:
+            At most so many; None if there are more, or one ends inside of a character.
+        """
+        texts = list[str]()
+        for number, (end, place) in enumerate(self._spanning(node)):
             text = text_of(end)
-            if text is None or len(text.encode()) < len(end):
+            if number == MAX_SPANNING or text is None or len(text.encode()) < len(end):
                 return None
-            texts += [text, *(text + more for more in self._next(place) if more)]
+            texts += [text, *(text + more for more in self._next(place))]
+            if len(texts) > most:
+                return None
         return texts
 
     def _spanning(self, node: int) -> Iterator[tuple[bytes, Place]]:
-        """What may follow of the tokens below a node of the trie, and the places behind them."""
+        """What may follow of the tokens below a node of the trie, and the places behind them.
+
+        First those for which nothing has to be asked.
+        """
         trie, follow = self._vocabulary.trie, self._follow
         open_ = [(node, follow.start, b"")]
-        while open_:
-            node, place, path = open_.pop()
+        unsure = deque[tuple[int, Place, bytes]]()
+        while open_ or unsure:
+            if open_:
+                node, place, path = open_.pop()
+            else:
+                node, place, path = unsure.popleft()
+                place = follow.push(place, path[-1])
+            if path and trie.id_at[node] >= 0:
+                yield path, place
             if trie.starts[node] == trie.starts[node + 1]:
                 continue
             for byte, child in trie.children(node, follow.following(place)):
-                longer = path + bytes([byte])
-                onward = follow.push(place, byte)
-                if trie.id_at[child] >= 0:
-                    yield longer, onward
-                open_.append((child, onward, longer))
+                onward = follow.step(place, byte)
+                longer = path + bytes((byte,))
+                if onward is None:
+                    unsure.append((child, place, longer))
+                else:
+                    open_.append((child, onward, longer))
 
     def _going_on(self) -> Iterator[str]:
         """Texts that may follow: all of them, as far as there are few, else some of every kind."""
@@ -191,25 +210,35 @@ class _Trials:
             if text := text_of(data):
                 yield text
 
-    def _next(self, place: Place) -> list[str | None]:
+    def _next(self, place: Place) -> list[str]:
         """The characters that may follow, where there are many some of every kind."""
-        following = _of_every_kind(self._follow.following(place))
-        return [text_of(self._first(place, byte)) for byte in following]
+        number, _, state = place
+        found = self._further.get((number, state)) if state >= 0 else None
+        if found is None:
+            following = _of_every_kind(self._follow.following(place))
+            texts = [text_of(self._first(place, byte)) for byte in following]
+            found = [text for text in texts if text]
+            if state >= 0:
+                self._further[number, state] = found
+        return found
 
     def _first(self, place: Place, byte: int) -> bytes:
         """The first character that begins with a byte."""
         return bytes((byte,)) if byte < 0x80 else self._character(place, byte)[0]
 
     def _character(self, place: Place, byte: int) -> tuple[bytes, Place]:
-        """The first character that begins with a byte, and the place behind it."""
-        follow, data = self._follow, bytearray()
-        while True:
-            data.append(byte)
-            place = follow.push(place, byte)
+        """The same, and the place behind it."""
+        follow = self._follow
+        place = follow.push(place, byte)
+        data = bytes((byte,))
+        while byte >= 0x80 and not text_of(data) and len(data) <= 4:
             following = follow.following(place)
-            if text_of(data) or not following or len(data) > 4:
-                return bytes(data), place
+            if not following:
+                break
             byte = following[0]
+            place = follow.push(place, byte)
+            data += bytes((byte,))
+        return data, place
 
 
 def text_of(data: bytes | bytearray) -> str | None:

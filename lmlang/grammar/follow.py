@@ -31,7 +31,7 @@ Kind: TypeAlias = tuple[bool, Any]
 Question: TypeAlias = tuple[int, bytes]
 """The number of a state that was asked for, 0 for the first one, and bytes behind it."""
 Place: TypeAlias = tuple[int, bytes, int]
-"""The number of a state that was asked for, bytes behind it, the state of its table there."""
+"""The number of a state that was asked for, bytes behind it, the state of its table there or -1."""
 
 _NOWHERE: Kind = (False, b"")
 
@@ -83,29 +83,35 @@ class Follow:
         what = self.kinds[number][1]
         if isinstance(what, bytes):
             return what
+        if state >= 0:
+            inside: bytes = what[0].following(state)
+            return inside
         found = self._following.get(place)
         if found is None:
-            if isinstance(what[0], bytes):
-                found = bytes(sorted({run[len(path)] for run in what if run.startswith(path)}))
-            else:
-                found = what[0].following(state)
+            found = bytes(sorted({run[len(path)] for run in what if run.startswith(path)}))
             self._following[place] = found
         return found
 
     def push(self, place: Place, byte: int) -> Place:
         """The place behind one more byte, which is one of the following."""
+        found = self.step(place, byte)
+        if found is not None:
+            return found
+        number, path, state = place
+        longer = path + bytes((byte,))
+        return self._behind(
+            number, longer, byte if state >= 0 and self.kinds[number][1][2] else longer
+        )
+
+    def step(self, place: Place, byte: int) -> Place | None:
+        """The same as far as it is known without asking; None: it is not."""
         number, path, state = place
         what = self.kinds[number][1]
+        if state >= 0:
+            onward = what[0].push(state, byte)
+            return None if onward == LEAVE else (number, path + bytes((byte,)), onward)
         longer = path + bytes((byte,))
-        if isinstance(what, bytes):
-            return self._behind(number, longer, longer)
-        if isinstance(what[0], bytes):
-            return self._behind(number, longer, longer) if longer in what else (number, longer, -1)
-        table, _, same = what
-        onward = table.push(state, byte)
-        if onward != LEAVE:
-            return number, longer, onward
-        return self._behind(number, longer, byte if same else longer)
+        return None if isinstance(what, bytes) or longer in what else (number, longer, -1)
 
     def _behind(self, number: int, path: bytes, name: bytes | int) -> Place:
         """The place behind bytes that lead to another state.
