@@ -40,8 +40,8 @@ class Canonical:
         self._vocabulary = vocabulary
         self._automaton = automaton
         self._runs: dict[State, tuple[str, State] | None] = {}
-        self._known: dict[tuple[tuple[str, State], tuple[int, ...]], tuple[int, ...]] = {}
-        self._ends: dict[tuple[str, int, int, State], tuple[int, ...]] = {}
+        self._splits: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, ...], Ending | None]] = {}
+        self._ends: dict[tuple[Ending, State], tuple[int, ...]] = {}
 
     def forced(self, state: State, before: Sequence[int]) -> tuple[int, ...]:
         """The tokens that certainly come next.
@@ -57,13 +57,14 @@ class Canonical:
             _keep(self._runs, state, run)
         if run is None:
             return ()
-        tail = self._tail(before)
-        key = (run, tuple(tail))
-        found = self._known.get(key)
-        if found is None:
-            found = self._certain(*run, tail)
-            _keep(self._known, key, found)
-        return found
+        text, behind = run
+        key = (text, tuple(self._tail(before, text)))
+        split = self._splits.get(key)
+        if split is None:
+            split = self._split(*key)
+            _keep(self._splits, key, split)
+        sure, ending = split
+        return sure if ending is None else sure + self._certain(ending, behind)
 
     def _run(self, state: State) -> tuple[str, State] | None:
         """What the forced bytes spell, and the state behind it, or one where more may come."""
@@ -79,8 +80,13 @@ class Canonical:
             behind = onward
         return text, automaton.widened(behind)
 
-    def _certain(self, text: str, behind: State, tail: Sequence[int]) -> tuple[int, ...]:
-        """The tokens of a text behind known ones that are the same whatever follows."""
+    def _split(self, text: str, tail: tuple[int, ...]) -> tuple[tuple[int, ...], Ending | None]:
+        """The tokens of a text behind known ones that are the same whatever follows; and its end.
+
+        Args:
+            text: What comes.
+            tail: The last ids before it.
+        """
         pieces, cut, known = self._vocabulary.pieces, self._vocabulary.cut, list(tail)
         before = b"".join([pieces[index] for index in known]).decode("utf-8", "replace")
         while True:
@@ -98,23 +104,22 @@ class Canonical:
         matching = shared(pieces, sure, sure, text.encode())
         size = sum(len(pieces[index]) for index in sure)
         if len(matching) < len(sure) or size != max(0, begin):
-            return tuple(matching)
-        return sure + self._end(rest, max(0, -begin), max(0, len(known) - len(first)), behind)
+            return tuple(matching), None
+        return sure, Ending(rest, max(0, -begin), max(0, len(known) - len(first)))
 
-    def _end(self, text: str, known: int, skipped: int, behind: State) -> tuple[int, ...]:
-        """What is certain of an `Ending`."""
-        key = (text, known, skipped, behind)
+    def _certain(self, ending: Ending, behind: State) -> tuple[int, ...]:
+        """What is certain of an ending."""
+        key = (ending, behind)
         found = self._ends.get(key)
         if found is None:
-            follow = Follow(self._automaton, behind)
-            found = certain(self._vocabulary, Ending(text, known, skipped), follow)
+            found = certain(self._vocabulary, ending, Follow(self._automaton, behind))
             _keep(self._ends, key, found)
         return found
 
-    def _tail(self, before: Sequence[int]) -> Sequence[int]:
-        """The last ids, from a place on that the ids behind it do not look across."""
+    def _tail(self, before: Sequence[int], text: str) -> Sequence[int]:
+        """The last ids, from a place on that a text and the ids behind it do not look across."""
         few = before[-FEW_TOKENS:]
-        at = self._last_cut(few)
+        at = self._last_cut(few, text[0])
         if at is not None:
             return few[at:]
         pieces = self._vocabulary.pieces
@@ -125,24 +130,30 @@ class Canonical:
                 break
         while tail and pieces[tail[0]][:1] and 0x80 <= pieces[tail[0]][0] < 0xC0:
             tail = tail[1:]
-        return tail[self._last_cut(tail) or 0 :]
+        return tail[self._last_cut(tail, text[0]) or 0 :]
 
-    def _last_cut(self, ids: Sequence[int]) -> int | None:
-        """Which of some ids begins at the last place where their text may be cut; None: none."""
+    def _last_cut(self, ids: Sequence[int], more: str) -> int | None:
+        """Which of some ids begins at the last place where their text may be cut; None: none.
+
+        Args:
+            ids: The ids.
+            more: A character that follows; their number if it may be cut before that.
+        """
         cut, pieces = self._vocabulary.cut, self._vocabulary.pieces
         if cut is None or not ids or min(ids) < 0:
             return None
         data = b"".join([pieces[index] for index in ids])
-        text = text_of(data)
-        end = cut(text) if text else 0
-        if not text or not end:
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
             return None
+        end = cut(text + more)
         rest = len(data) - len(text[:end].encode())
-        for at in range(len(ids) - 1, -1, -1):
+        at = len(ids)
+        while rest > 0:
+            at -= 1
             rest -= len(pieces[ids[at]])
-            if rest <= 0:
-                return at if rest == 0 else None
-        return None
+        return at if end and rest == 0 else None
 
 
 def _keep(known: dict[Any, Any], key: Any, found: Any) -> None:
