@@ -24,6 +24,9 @@ MAX_KEPT = 50_000
 LETTERS = b"ea"
 """Two bytes that may both come next in most contents."""
 
+MAX_OPEN = 4_096
+"""Contents that are known to be open."""
+
 MAX_RUN = 256
 """Bytes of a run that a state remembers."""
 
@@ -217,6 +220,7 @@ class Automaton:
         self.masked: deque[State] = deque()
         self._swift = rules if isinstance(rules, Swift) else None
         self._states: dict[Key, State] = {}
+        self._open: set[Content] = set()
         self.start = self._state(rules.start())
 
     def __len__(self) -> int:
@@ -329,10 +333,16 @@ class Automaton:
 
     def _is_open(self, key: Key) -> bool:
         """Whether there surely is a choice; False where only `following` tells."""
-        return any(
-            table.push(state, LETTERS[0]) >= 0 and table.push(state, LETTERS[1]) >= 0
-            for table, state in self.rules.contents(key)
-        )
+        for content in self.rules.contents(key):
+            if content in self._open:
+                return True
+            table, state = content
+            if all(table.push(state, byte) >= 0 for byte in LETTERS):
+                if len(self._open) >= MAX_OPEN:
+                    self._open.clear()
+                self._open.add(content)
+                return True
+        return False
 
     def _keep_start(self) -> None:
         """Let the start be forgotten with all others: what it leads to would stay for ever."""
