@@ -366,5 +366,7 @@ class Automaton:
 def _beginning_of(runs: tuple[bytes, ...]) -> bytes:
     """What runs in ascending order all begin with."""
     first, last = runs[0], runs[-1]
+    if first is last or first[0] != last[0]:
+        return first if first is last else b""
     end = next((at for at, byte in enumerate(first) if byte != last[at]), len(first))
     return first[:end]

@@ -95,7 +95,7 @@ class Canonical:
             encode = self._vocabulary.encoded if at <= SHORT else self._vocabulary.encode
             first = list(encode(whole[:at])) if at else []
             rest = whole[at:]
-            own = [*first, *self._vocabulary.encoded(rest)]
+            own = [*first, *self._vocabulary.encoded(rest)] if known else []
             if own[: len(known)] == known:
                 break
             before, known = "", []  # what came was not the tokenizer's own

@@ -183,8 +183,8 @@ class _Trials:
     def _going_on(self) -> Iterator[str]:
         """Texts that may follow: all of them, as far as there are few, else some of every kind."""
         follow = self._follow
-        level: list[tuple[bytes, Place]] = [(b"", follow.start)]
-        for _ in range(MAX_CHARACTERS):
+        level = follow.begun(FEW, MAX_CHARACTERS)
+        for _ in range(MAX_CHARACTERS - len(level[0][0])):
             count = 0
             for data, place in level:
                 count += len(_of_every_kind(follow.following(place)))

@@ -113,6 +113,21 @@ class Follow:
         longer = path + bytes((byte,))
         return None if isinstance(what, bytes) or longer in what else (number, longer, -1)
 
+    def begun(self, most: int, length: int) -> list[tuple[bytes, Place]]:
+        """What is known to come first, in ASCII, and the places behind it; at least b"" and these.
+
+        Args:
+            most: Of more runs nothing is told.
+            length: Bytes at most.
+        """
+        what = self.kinds[0][1]
+        if isinstance(what, tuple) and isinstance(what[0], bytes) and len(what) <= most:
+            length = min(length, max(1, min(map(len, what))) - 1)
+            begun = sorted({run[:length] for run in what})
+            if all(map(bytes.isascii, begun)):
+                return [(data, (0, data, -1)) for data in begun]
+        return [(b"", self.start)]
+
     def _behind(self, number: int, path: bytes, name: bytes | int) -> Place:
         """The place behind bytes that lead to another state.
 
