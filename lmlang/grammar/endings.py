@@ -15,9 +15,8 @@ bytes would therefore be seen in a text that ends with it. Where too many might,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from lmlang.grammar.follow import Follow, Place
@@ -33,6 +32,8 @@ FEW, MAX_MARKS = 24, 10
 """Of more characters than a few only some marks, and one of every other kind, are tried."""
 MAX_TEXTS, MAX_CHARACTERS = 32, 8
 """Of what may follow so many texts are tried, unless their first characters are more."""
+NEAR = 4
+"""Characters before what follows that tell where text may be cut."""
 NEXT = ord("s")
 """The second of two characters, where it may follow: apostrophes attract it."""
 
@@ -61,7 +62,7 @@ def certain(vocabulary: Vocabulary, ending: Ending, follow: Follow) -> tuple[int
     """
     found: tuple[int, ...] | None = vocabulary.answers.find(ending, follow)
     if found is None:
-        found = tuple(_Trials(vocabulary, follow).certain(ending))
+        found = tuple(_Trials(vocabulary, ending, follow).certain())
         vocabulary.answers.keep(ending, follow, found)
     return found
 
@@ -89,70 +90,73 @@ def shared(
 class _Trials:
     """Texts that may follow an ending, with which its tokens are tried."""
 
-    def __init__(self, vocabulary: Vocabulary, follow: Follow) -> None:
+    def __init__(self, vocabulary: Vocabulary, ending: Ending, follow: Follow) -> None:
         self._vocabulary = vocabulary
         self._follow = follow
+        self._cut = vocabulary.cut
+        self._text, known, self._skipped = ending
+        self._data = self._text.encode()[known:]
+        self._own = vocabulary.encoded(self._text)[self._skipped :]
+        self._found: Sequence[int] | None = self._own if follow.accepting else None
         self._further: dict[tuple[int, int], list[str]] = {}
 
-    def certain(self, ending: Ending) -> Sequence[int]:
+    def certain(self) -> Sequence[int]:
         """The tokens behind those that are known, as far as they are certain."""
-        pieces, encoded = self._vocabulary.pieces, self._vocabulary.encoded
-        text, known, skipped = ending
-        own = encoded(text)[skipped:]
-        held, spanning = self._held(text.encode(), known)
-        if held == known:
-            return ()
-        data = text.encode()[known:held]
-        found: Sequence[int] | None = own if self._follow.accepting else None
-        for more in chain(spanning, self._going_on()):
-            other = encoded(text + more)[skipped:]
-            found = shared(pieces, other if found is None else found, other, data)
-            if not found:
+        pieces, held, ends = self._vocabulary.pieces, len(self._data), set[str]()
+        for begin, node in self._begun():
+            crossing = list[tuple[str, Place]]()
+            whole = True  # whether all that cross the end are tried
+            for end, place in self._spanning(node):
+                text = text_of(end)
+                if len(crossing) == MAX_SPANNING:
+                    whole = False
+                    break
+                if text and not self._try(text):
+                    return ()
+                whole = whole and text is not None and len(text.encode()) == len(end)
+                crossing.append((text or "", place))
+            room = MAX_TRIED - len(ends) - len(crossing)
+            further = self._followed(crossing, room) if whole else None
+            if further is None:
+                held = min(held, begin)
+                if not held:
+                    return ()
+            elif not all(map(self._try, further)):
                 return ()
-        return shared(pieces, own, own, data) if found is None else found
+            ends.update([text for text, _ in crossing], further or ())
+        if not all(map(self._try, self._going_on())):
+            return ()
+        found = self._own if self._found is None else self._found
+        return shared(pieces, found, found, self._data[:held])
 
-    def _held(self, data: bytes, known: int) -> tuple[int, list[str]]:
-        """Where the first token begins that ends in what may follow and is not ruled out.
+    def _try(self, more: str) -> bool:
+        """Whether some tokens are certain still where a text follows."""
+        vocabulary = self._vocabulary
+        other = vocabulary.encoded(self._text + more)[self._skipped :]
+        found = other if self._found is None else self._found
+        self._found = shared(vocabulary.pieces, found, other, self._data)
+        return bool(self._found)
 
-        Returns:
-            The place in the data; and texts that may follow, whose tokens decide of all others.
-        """
-        trie = self._vocabulary.trie
+    def _begun(self) -> Iterator[tuple[int, int]]:
+        """Where in the data tokens begin that go on behind its end, and their nodes of the trie."""
+        trie, data = self._vocabulary.trie, self._data
         labels, starts = trie.labels, trie.starts
-        length = held = len(data)
-        ends = dict[str, None]()
-        for begin in range(max(known, length - trie.longest), length):
+        for begin in range(max(0, len(data) - trie.longest), len(data)):
             node, at = 0, begin
-            while node >= 0 and at < length:
+            while node >= 0 and at < len(data):
                 node = labels.find(data[at], starts[node], starts[node + 1])
                 at += 1
-            if node < 0 or starts[node] == starts[node + 1]:
-                continue
-            texts = self._ends(node, MAX_TRIED - len(ends))
-            if texts is None:
-                held = min(held, begin)
-                if held == known:
-                    return held, []
-                some = islice(self._spanning(node), MAX_SPANNING)
-                texts = [text for end, _ in some if (text := text_of(end))]
-            ends.update(dict.fromkeys(texts))
-        return held, list(ends)
+            if node >= 0 and starts[node] != starts[node + 1]:
+                yield begin, node
 
-    def _ends(self, node: int, most: int) -> list[str] | None:
-        """Ends of the tokens below a node of the trie, alone and with another character.
-
-        Returns:
-            At most so many; None if there are more, or one ends inside of a character.
-        """
-        texts = list[str]()
-        for number, (end, place) in enumerate(self._spanning(node)):
-            text = text_of(end)
-            if number == MAX_SPANNING or text is None or len(text.encode()) < len(end):
+    def _followed(self, crossing: Iterable[tuple[str, Place]], most: int) -> list[str] | None:
+        """The same texts with another character; None: there are more than so many."""
+        found = list[str]()
+        for text, place in crossing:
+            found += [text + more for more in self._next(place)]
+            if len(found) > most:
                 return None
-            texts += [text, *(text + more for more in self._next(place))]
-            if len(texts) > most:
-                return None
-        return texts
+        return found if most >= 0 else None
 
     def _spanning(self, node: int) -> Iterator[tuple[bytes, Place]]:
         """What may follow of the tokens below a node of the trie, and the places behind them.
@@ -182,9 +186,14 @@ class _Trials:
 
     def _going_on(self) -> Iterator[str]:
         """Texts that may follow: all of them, as far as there are few, else some of every kind."""
-        follow = self._follow
-        level = follow.begun(FEW, MAX_CHARACTERS)
-        for _ in range(MAX_CHARACTERS - len(level[0][0])):
+        follow, level = self._follow, list[tuple[bytes, Place]]()
+        for data, place in follow.begun(FEW, MAX_CHARACTERS):
+            if data and self._is_fixed(data):
+                yield data.decode()
+            else:
+                level.append((data, place))
+        length = len(level[0][0]) if level else MAX_CHARACTERS
+        for _ in range(length, MAX_CHARACTERS):
             count = 0
             for data, place in level:
                 count += len(_of_every_kind(follow.following(place)))
@@ -196,19 +205,27 @@ class _Trials:
             for data, place in level:
                 following = _of_every_kind(follow.following(place))
                 for byte in following:
-                    more, onward = self._character(place, byte)
-                    longer.append((data + more, onward))
+                    more = data + bytes((byte,))
+                    if byte < 0x80 and self._is_fixed(more):
+                        yield more.decode()
+                    else:
+                        character, onward = self._character(place, byte)
+                        longer.append((data + character, onward))
                 if not following:
                     longer.append((data, place))
             level = longer
         for data, place in level:
             following = follow.following(place)
             if following:
-                data += self._first(
-                    place, NEXT if NEXT in following else following[len(following) // 2]
-                )
+                second = NEXT if NEXT in following else following[len(following) // 2]
+                data += self._first(place, second)
             if text := text_of(data):
                 yield text
+
+    def _is_fixed(self, more: bytes) -> bool:
+        """Whether nothing that comes behind some bytes more can change the tokens before them."""
+        near = self._text[-NEAR:]
+        return self._cut is not None and self._cut(near + more.decode()) >= len(near)
 
     def _next(self, place: Place) -> list[str]:
         """The characters that may follow, where there are many some of every kind."""

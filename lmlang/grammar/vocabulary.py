@@ -34,7 +34,8 @@ class Vocabulary:
         encode: Plain text to ids, nothing put before or behind it; what it cannot spell is left
             out.
         cut: The last place in a text where it may be cut so that ids on both sides are those of
-            the whole text, whatever follows; 0 for none. None: nothing is known of that.
+            the whole text, whatever follows; 0 for none. It tells by a few characters around the
+            place, so that it is one in all texts that have these. None: nothing is known of that.
         fingerprint: What equals it has the same tokens and encodes alike; None: it is computed.
 
     Attributes:
