@@ -41,6 +41,7 @@ class Canonical:
         self._automaton = automaton
         self._runs: dict[State, tuple[str, State] | None] = {}
         self._splits: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, ...], Ending | None]] = {}
+        self._parting: dict[tuple[int, str], bool] = {}
         self._ends: dict[tuple[Ending, State], tuple[int, ...]] = {}
 
     def forced(self, state: State, before: Sequence[int]) -> tuple[int, ...]:
@@ -118,6 +119,15 @@ class Canonical:
 
     def _tail(self, before: Sequence[int], text: str) -> Sequence[int]:
         """The last ids, from a place on that a text and the ids behind it do not look across."""
+        if not before:
+            return ()
+        key = before[-1], text[0]
+        parts = self._parting.get(key)
+        if parts is None:
+            parts = self._last_cut(before[-1:], text[0]) == 1
+            _keep(self._parting, key, parts)
+        if parts:
+            return ()
         few = before[-FEW_TOKENS:]
         at = self._last_cut(few, text[0])
         if at is not None:
