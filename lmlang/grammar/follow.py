@@ -18,7 +18,7 @@ from lmlang.grammar.automaton import LEAVE, Automaton, Leaving, State
 
 MAX_QUESTIONS = 96
 """What depends on more answers is not kept for other grammars."""
-MAX_KEPT = 50_000
+MAX_KEPT = 8_192
 """Answers of all questions that are kept."""
 
 Kind: TypeAlias = tuple[bool, Any]
