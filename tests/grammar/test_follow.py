@@ -89,6 +89,20 @@ def test_it_follows_what_the_automaton_lets_follow(spec: Spec) -> None:
         assert all(place == follow.start if not data else place[1] == data for data, place in begun)
 
 
+def test_what_follows_a_key_depends_on_the_key() -> None:
+    automaton = fresh(JsonSchema(json.dumps(FREE), "compact")).automaton
+    begun = automaton.run(automaton.start, b'{"')
+    assert begun is not None
+    follow = Follow(automaton, begun)
+    for key in (b'other":', b'kinds":', b'kind":', b'kin":', b'kind":"'):
+        place, state = follow.start, begun
+        for byte in key:
+            onward = automaton.push(state, byte)
+            assert onward is not None
+            place, state = follow.push(place, byte), onward
+        assert follow.following(place) == automaton.following(state), key
+
+
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: type(spec).__name__)
 def test_forced_bytes_are_those_that_come_one_by_one(spec: Spec) -> None:
     automaton, draws = Automaton(rules_of(spec)[0]), random.Random(7)
