@@ -18,6 +18,8 @@ from lmlang.grammar.automaton import LEAVE, Automaton, Leaving, State
 
 MAX_QUESTIONS = 96
 """What depends on more answers is not kept for other grammars."""
+WORD = len(b"false")
+"""Longer runs are names and values of one grammar, which are nothing to others."""
 MAX_KEPT = 8_192
 """Answers of all questions that are kept."""
 
@@ -187,7 +189,7 @@ class Answers:
 
         What is asked must depend on nothing but the answers before.
         """
-        if len(follow.asked) > MAX_QUESTIONS:
+        if len(follow.asked) > MAX_QUESTIONS or any(map(_tells_names, follow.kinds)):
             return
         with self._lock:
             if len(self._tree.found) + len(follow.asked) >= MAX_KEPT:
@@ -203,6 +205,13 @@ class Answers:
                     found.append(what if number == last else None)
                     ways[key] = at
                 key = at, kind
+
+
+def _tells_names(kind: Kind) -> bool:
+    what = kind[1]
+    return isinstance(what, tuple) and any(
+        len(run) > WORD for run in what if isinstance(run, bytes)
+    )
 
 
 class _Tree(NamedTuple):
