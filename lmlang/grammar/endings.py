@@ -172,8 +172,8 @@ class _Trials:
             else:
                 node, place, path = unsure.popleft()
                 place = follow.push(place, path[-1])
-            if path and trie.id_at[node] >= 0:
-                yield path, place
+                if trie.id_at[node] >= 0:
+                    yield path, place
             if trie.starts[node] == trie.starts[node + 1]:
                 continue
             for byte, child in trie.children(node, follow.following(place)):
@@ -181,8 +181,10 @@ class _Trials:
                 longer = path + bytes((byte,))
                 if onward is None:
                     unsure.append((child, place, longer))
-                else:
-                    open_.append((child, onward, longer))
+                    continue
+                if trie.id_at[child] >= 0:
+                    yield longer, onward
+                open_.append((child, onward, longer))
 
     def _going_on(self) -> Iterator[str]:
         """Texts that may follow: all of them, as far as there are few, else some of every kind."""
