@@ -21,6 +21,12 @@ DEAD, LEAVE = -1, -2
 MAX_KEPT = 50_000
 """States of one automaton that are kept for the next sequences."""
 
+LETTERS = b"ea"
+"""Two bytes that may both come next in most contents."""
+
+MAX_OPEN = 4_096
+"""Contents that are known to be open."""
+
 MAX_RUN = 256
 """Bytes of a run that a state remembers."""
 
@@ -214,6 +220,7 @@ class Automaton:
         self.masked: deque[State] = deque()
         self._swift = rules if isinstance(rules, Swift) else None
         self._states: dict[Key, State] = {}
+        self._open: set[Content] = set()
         self.start = self._state(rules.start())
 
     def __len__(self) -> int:
@@ -290,19 +297,52 @@ class Automaton:
 
     def forced(self, state: State, most: int = 4096) -> bytes:
         """The bytes that must come next, up to where there is a choice or the output may end."""
+        return self.forced_to(state, most)[0][:most]
+
+    def forced_to(self, state: State, most: int) -> tuple[bytes, State]:
+        """The same, or some more where they are as many as ``most``; and the state behind them."""
+        if self._swift is None or state.accepting:
+            return self._forced_one_by_one(state, most)
+        swift, key, found = self._swift, state.key, b""
+        runs = self.runs(state)
+        while len(found) < most:
+            run = (
+                _beginning_of(runs) if runs else b"" if self._is_open(key) else swift.following(key)
+            )
+            if not run or (not runs and len(run) > 1):
+                break
+            found += run
+            key = swift.run(key, run)
+            assert key is not None, "what is forced leads somewhere"
+            if swift.accepting(key):
+                break
+            runs = swift.runs(key)
+        return found, self._state(key) if found else state
+
+    def _forced_one_by_one(self, state: State, most: int) -> tuple[bytes, State]:
         found = bytearray()
         while not state.accepting and len(found) < most:
-            runs = self.runs(state)
-            run = _beginning_of(runs) if runs else b""
-            if not run:
-                run = self.following(state)
-                if len(run) != 1:
-                    break
-            found += run
-            onward = self.run(state, run)
+            following = self.following(state)
+            if len(following) != 1:
+                break
+            found += following
+            onward = self.push(state, following[0])
             assert onward is not None, "what is forced leads somewhere"
             state = onward
-        return bytes(found[:most])
+        return bytes(found), state
+
+    def _is_open(self, key: Key) -> bool:
+        """Whether there surely is a choice; False where only `following` tells."""
+        for content in self.rules.contents(key):
+            if content in self._open:
+                return True
+            table, state = content
+            if all(table.push(state, byte) >= 0 for byte in LETTERS):
+                if len(self._open) >= MAX_OPEN:
+                    self._open.clear()
+                self._open.add(content)
+                return True
+        return False
 
     def _keep_start(self) -> None:
         """Let the start be forgotten with all others: what it leads to would stay for ever."""
@@ -326,5 +366,7 @@ class Automaton:
 def _beginning_of(runs: tuple[bytes, ...]) -> bytes:
     """What runs in ascending order all begin with."""
     first, last = runs[0], runs[-1]
+    if first is last or first[0] != last[0]:
+        return first if first is last else b""
     end = next((at for at, byte in enumerate(first) if byte != last[at]), len(first))
     return first[:end]

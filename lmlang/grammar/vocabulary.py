@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from lmlang.errors import ProgramError, ProgramTypeError, an
+from lmlang.grammar.follow import Answers
 from lmlang.grammar.masks import Masks
 from lmlang.grammar.token_trie import TokenTrie
 
@@ -33,7 +34,8 @@ class Vocabulary:
         encode: Plain text to ids, nothing put before or behind it; what it cannot spell is left
             out.
         cut: The last place in a text where it may be cut so that ids on both sides are those of
-            the whole text, whatever follows; 0 for none. None: nothing is known of that.
+            the whole text, whatever follows; 0 for none. It tells by a few characters around the
+            place, so that it is one in all texts that have these. None: nothing is known of that.
         fingerprint: What equals it has the same tokens and encodes alike; None: it is computed.
 
     Attributes:
@@ -67,6 +69,8 @@ class Vocabulary:
         self._fingerprint = fingerprint
         self._encoded: dict[str, tuple[int, ...]] = {}
         self._source: Any = None
+        self.answers = Answers()
+        """What is found out of what may follow a text; owned by `endings.py`."""
         self._tree: tuple[TokenTrie, Masks] | None = None
         self._lock = threading.Lock()
         self.pieces = tuple(

@@ -42,8 +42,13 @@ def forced_share(grammar: Grammar, text: str) -> tuple[int, int]:
     return forced, len(ids)
 
 
-def merging(merges: Sequence[tuple[str, str]], letters: str, *, words: bool) -> Vocabulary:
-    """A byte-pair vocabulary over some letters; with ``words`` letters and marks never merge."""
+def merging(
+    merges: Sequence[tuple[str, str]], letters: str, *, words: bool, cut: bool = False
+) -> Vocabulary:
+    """A byte-pair vocabulary over some letters; with ``words`` letters and marks never merge.
+
+    With ``cut`` it is known that so it is.
+    """
     tokens = list(dict.fromkeys([*letters, *(left + right for left, right in merges)]))
     encoder = tokenizers.Tokenizer(
         models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=[*merges])
@@ -53,8 +58,20 @@ def merging(merges: Sequence[tuple[str, str]], letters: str, *, words: bool) -> 
             tokenizers.Regex(" ?[a-z]+|[.,]+| +"), "isolated"
         )
     return Vocabulary(
-        [token.encode() for token in tokens], encode=lambda text: list(encoder.encode(text).ids)
+        [token.encode() for token in tokens],
+        encode=lambda text: list(encoder.encode(text).ids),
+        cut=last_parting if words and cut else None,
     )
+
+
+def last_parting(text: str) -> int:
+    """The last place before a space or, behind a letter, a mark."""
+    for at in range(len(text) - 1, 0, -1):
+        if text[at - 1] != " " and (
+            text[at] == " " or (text[at - 1].isalpha() and text[at] in ".,")
+        ):
+            return at
+    return 0
 
 
 @st.composite
@@ -75,21 +92,24 @@ def merges(draw: Any, letters: str) -> list[tuple[str, str]]:
     merges("ab. "),
     st.sets(st.text("ab. ", min_size=1, max_size=9), min_size=1, max_size=5),
     st.booleans(),
+    st.booleans(),
 )
-def test_whatever_the_merges(pairs: list[tuple[str, str]], texts: set[str], words: bool) -> None:
-    vocabulary = merging(pairs, "ab. ", words=words)
+def test_whatever_the_merges(
+    pairs: list[tuple[str, str]], texts: set[str], words: bool, cut: bool
+) -> None:
+    vocabulary = merging(pairs, "ab. ", words=words, cut=cut)
     grammar = grammar_of([text.encode() for text in texts], vocabulary)
     for text in texts:
         forced_share(grammar, text)
 
 
 @settings(max_examples=60)
-@given(merges("ab. "), st.integers(0, 1 << 30))
+@given(merges("ab. "), st.booleans(), st.integers(0, 1 << 30))
 def test_behind_tokens_that_are_not_its_own_bytes_are_those_that_are_forced(
-    pairs: list[tuple[str, str]], seed: int
+    pairs: list[tuple[str, str]], words: bool, seed: int
 ) -> None:
     draws = random.Random(seed)
-    vocabulary = merging(pairs, "ab. ", words=False)
+    vocabulary = merging(pairs, "ab. ", words=words, cut=True)
     grammar = grammar_of({b"ab.ab ab", b"ab.abba", b"ba ba"}, vocabulary)
     matcher = grammar.matcher()
     while not matcher.is_complete():
@@ -107,11 +127,12 @@ def test_behind_tokens_that_are_not_its_own_bytes_are_those_that_are_forced(
     merges("ab. "),
     st.sets(st.text("ab. ", min_size=1, max_size=9), min_size=2, max_size=5),
     st.booleans(),
+    st.booleans(),
 )
 def test_what_few_texts_share_however_far_they_are_read_is_forced(
-    pairs: list[tuple[str, str]], texts: set[str], words: bool
+    pairs: list[tuple[str, str]], texts: set[str], words: bool, cut: bool
 ) -> None:
-    vocabulary = merging(pairs, "ab. ", words=words)
+    vocabulary = merging(pairs, "ab. ", words=words, cut=cut)
     grammar = grammar_of([text.encode() for text in texts], vocabulary)
     for text in texts:
         ids = list(vocabulary.encode(text))
@@ -133,6 +154,24 @@ def test_what_few_texts_share_however_far_they_are_read_is_forced(
                     break
                 certain.append(index)
             assert matcher.forced_tokens()[: len(certain)] == certain
+
+
+@settings(max_examples=150)
+@given(merges("ab. "), st.sets(st.text("ab. ", min_size=1, max_size=9), min_size=1, max_size=5))
+def test_where_text_may_be_cut_no_less_is_forced(
+    pairs: list[tuple[str, str]], texts: set[str]
+) -> None:
+    data = {text.encode() for text in texts}
+    known, unknown = (
+        grammar_of(data, merging(pairs, "ab. ", words=True, cut=cut)) for cut in (True, False)
+    )
+    for text in texts:
+        matcher, other = known.matcher(), unknown.matcher()
+        for index in known.vocabulary.encode(text):
+            fewer = other.forced_tokens()
+            assert matcher.forced_tokens()[: len(fewer)] == fewer
+            assert matcher.accept_token(index)
+            assert other.accept_token(index)
 
 
 DOCUMENTS: list[object] = [
