@@ -21,6 +21,7 @@ import numpy as np
 
 from lmlang.grammar.alike import Alike
 from lmlang.grammar.automaton import DEAD, LEAVE, Content, Table
+from lmlang.grammar.exits import Exit, exits_of
 from lmlang.grammar.free_text import Base, Closed, Free, commonest, differences
 from lmlang.grammar.frontier import Frontier, Frontiers
 from lmlang.grammar.language import ANY
@@ -68,12 +69,12 @@ class Below(NamedTuple):
     Args:
         table: Kept alive, since its identity is the key.
         ids: Those that stay inside or end with a byte that leaves it.
-        exits: Where others lead: for each byte that leaves it some bytes that end with it.
+        exits: Where others lead.
     """
 
     table: Table
     ids: tuple[int, ...]
-    exits: tuple[tuple[bytes, Frontier], ...]
+    exits: tuple[Exit, ...]
 
 
 class _Counts(NamedTuple):
@@ -160,16 +161,9 @@ class Contents:
     def _made_below(self, table: Alike, start: int, frontier: Frontier) -> Below:
         trie = self._trie
         inside, left = trie.descend_from(frontier.nodes, table, start, LEAVE)
-        by_byte: dict[int, list[int]] = {}
-        for node in left:
-            by_byte.setdefault(trie.labels[node], []).append(node)
-        exits = []
-        for nodes in by_byte.values():
-            onward = self._frontiers.of(nodes)
-            if onward is not None:
-                exits.append((trie.path(nodes[0], frontier.nodes), onward))
+        exits = exits_of(((node, trie.path(node, frontier.nodes)) for node in left), self._frontiers)
         ids = tuple(index for node in (*inside, *left) for index in trie.ids(node))
-        return Below(table.table, ids, tuple(exits))
+        return Below(table.table, ids, exits)
 
     def _keep(self, table: Table, states: tuple[int, ...], found: Inside) -> None:
         with self._lock:

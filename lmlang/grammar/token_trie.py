@@ -7,7 +7,7 @@ children  of node n: the nodes from first[n] to first[n + 1], by their bytes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -155,6 +155,13 @@ class TokenTrie:
             node = int(self._parents[node])
         found.reverse()
         return bytes(found)
+
+    def path_beyond(self, node: int, paths: Mapping[int, bytes]) -> bytes:
+        """The bytes that lead to a node, given those to a node above it, or to itself."""
+        top = node
+        while top not in paths:
+            top = int(self._parents[top])
+        return paths[top] + self.path(node, (top,))
 
     def below(self, node: int) -> list[tuple[int, int]]:
         """The nodes below a node, and it: from one number up to another, depth by depth."""
