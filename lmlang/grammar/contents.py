@@ -54,12 +54,14 @@ class Inside:
         table: Kept alive, since its identity is the key.
         bits: The tokens that stay inside.
         left: Nodes of the trie to which a byte leads that leaves it, and the bytes up to them.
+        reach: No more bytes of any token stay inside.
         left_by: The same, sorted; owned by `masks.py`.
     """
 
     table: Table
     bits: Bits
     left: tuple[tuple[int, bytes], ...]
+    reach: int
     left_by: Any = None
 
 
@@ -161,7 +163,9 @@ class Contents:
     def _made_below(self, table: Alike, start: int, frontier: Frontier) -> Below:
         trie = self._trie
         inside, left = trie.descend_from(frontier.nodes, table, start, LEAVE)
-        exits = exits_of(((node, trie.path(node, frontier.nodes)) for node in left), self._frontiers)
+        exits = exits_of(
+            ((node, trie.path(node, frontier.nodes)) for node in left), self._frontiers
+        )
         ids = tuple(index for node in (*inside, *left) for index in trie.ids(node))
         return Below(table.table, ids, exits)
 
@@ -182,6 +186,8 @@ class Contents:
                 if like is None:
                     like = self._like_others(table, other, lengths[place:])
                     self._keep(of, (other,), like)
+                if like.reach < longer.than:  # all tokens have left it by then
+                    return like
                 return self._as_far_as(table, start, like, longer)
         return self._made(table, start)
 
@@ -197,7 +203,7 @@ class Contents:
             node, state = open_.pop()
             row = rows.get(state)
             if row is None:
-                row = rows[state] = table.rows([state])[0].tolist()
+                row = rows[state] = table.row(state)
             for child in longer.children.get(node, ()):
                 onward = row[labels[child]]
                 if onward >= 0:
@@ -208,7 +214,8 @@ class Contents:
                     left.append(child)
         short = tuple(item for item in like.left if item[0] < deep)
         bits = (like.bits & longer.others) | trie.bits(inside)
-        return Inside(table.table, bits, short + self._paths(left))
+        reach = trie.depth(max(inside)) if inside else longer.than
+        return Inside(table.table, bits, short + self._paths(left), reach)
 
     def _made(self, table: Alike, start: int) -> Inside:
         few = self._trie.has_few(table.following(start))
@@ -217,7 +224,9 @@ class Contents:
         if found is not None:
             return found
         states, left = self._trie.descend(table, start, DEAD, LEAVE)
-        return Inside(table.table, self._bits(states), self._paths(left))
+        (inside,) = np.nonzero(states >= 0)
+        reach = self._trie.depth(int(inside[-1])) if len(inside) else 0
+        return Inside(table.table, self._bits(states), self._paths(left), reach)
 
     def _counted(self, table: TextTable, left: tuple[int, int | None]) -> Inside:
         """What tokens do where only the number of their characters matters.
@@ -235,7 +244,7 @@ class Contents:
             bits = self._trie.bits_of_all(counts <= most)
         top = NONE if most is None else most
         left_by = tuple((node, path) for node, path, count in exits if least <= count <= top)
-        return Inside(table, bits, left_by)
+        return Inside(table, bits, left_by, self._trie.longest)
 
     def _made_counts(self, spelling: Spelling) -> _Counts:
         trie, table = self._trie, spelled(ANY, spelling)
@@ -362,4 +371,4 @@ class Contents:
         left = free.left
         if spared:
             left = tuple(item for item in left if item[0] not in spared)
-        return Inside(base.table.table, bits, left + self._paths(entered))
+        return Inside(base.table.table, bits, left + self._paths(entered), trie.longest)

@@ -1,6 +1,6 @@
 """Where tokens leave a content: the bytes that do it, and the places in the tree behind them.
 
-    inside of a string     `"` -->   the nodes of `"`, `."`, `er"` …      some lead on: `",` `."}`
+inside of a string     `"` -->   the nodes of `"`, `."`, `er"` …      some lead on: `",` `."}`
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ children  of node n: the nodes from first[n] to first[n + 1], by their bytes
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -19,8 +20,6 @@ Bits: TypeAlias = NDArray[np.int32]
 
 FEW_HEADS, MANY_NODES = 64, 4_000
 """Where a walk begins with so few bytes, and below them are so few nodes, it goes one by one."""
-FEW_WAYS = 12
-"""So few bytes are asked for one by one rather than as a row."""
 FEW_TOKENS = 64
 """So many are marked one by one."""
 FEW_NODES = 200
@@ -28,13 +27,13 @@ FEW_NODES = 200
 
 
 class Walkable(Protocol):
-    """What a token is walked in: see `Table`."""
+    """What a token is walked in: see `Alike`."""
 
-    def rows(self, states: Any) -> Any:
-        """The rows of some states."""
+    def places(self, states: Any) -> tuple[Any, Any]:
+        """The rows of some states: rows, the first all dead, and for each state its place."""
 
-    def push(self, state: int, byte: int) -> int:
-        """One entry of a row."""
+    def row(self, state: int) -> list[int]:
+        """The row of a state."""
 
     def following(self, state: int) -> bytes:
         """The bytes that are possible in a row."""
@@ -85,6 +84,7 @@ class TokenTrie:
         self.labels = b"".join(labels)
         self._labels = np.frombuffer(self.labels, dtype=np.uint8)
         self._parents = np.concatenate(parents)
+        self._numbers = np.arange(count)
         children = np.bincount(self._parents[1:], minlength=count)
         self.first = np.concatenate([[1], 1 + np.cumsum(children)])
         self._below = np.zeros(count, dtype=np.int64)  # nodes below each
@@ -147,6 +147,10 @@ class TokenTrie:
             sums[begin:end] = sums[above] + values[above]
         return sums
 
+    def depth(self, node: int) -> int:
+        """How many bytes lead to a node."""
+        return bisect_right(self.levels, node) - 1
+
     def path(self, node: int, above: Collection[int] = (0,)) -> bytes:
         """The bytes that lead to a node, from the first of some nodes above it."""
         found = bytearray()
@@ -194,20 +198,22 @@ class TokenTrie:
             if self._below[nodes].sum() <= FEW_NODES:
                 break
             begin, end = self.levels[depth : depth + 2]
-            distinct, index = _distinct(states)
-            rows = np.asarray(table.rows(distinct), dtype=np.int64).reshape(-1)
-            if 4 * len(nodes) > begin - self.levels[depth - 1]:  # most are alive: take them all
-                last = np.full(begin - self.levels[depth - 1], len(distinct), dtype=np.int64)
-                last[nodes - self.levels[depth - 1]] = index
-                rows = np.concatenate([rows, np.full(256, dead, dtype=np.int64)])
-                from_ = last[self._parents[begin:end] - self.levels[depth - 1]]
-                children = np.arange(begin, end)
+            above = self.levels[depth - 1]
+            store, places = table.places(states)
+            places = places.astype(np.int64) << 8
+            if 4 * len(nodes) > begin - above:  # most are alive: take them all
+                last = np.zeros(begin - above, dtype=np.int64)  # those that are not: in a dead row
+                last[nodes - above] = places
+                children = self._numbers[begin:end]
+                from_ = last[self._parents[begin:end] - above]
+                labels = self._labels[begin:end]
             else:
                 children, counts = _spans(self.first, nodes)
-                from_ = np.repeat(index, counts)
-            onward = rows[from_ * 256 + self._labels[children]]
+                from_ = np.repeat(places, counts)
+                labels = self._labels[children]
+            onward = store.reshape(-1).take(from_ + labels)
             left += children[onward == leave].tolist()
-            alive = onward >= 0
+            alive = np.flatnonzero(onward >= 0)
             nodes, states = children[alive], onward[alive]
             inside[nodes] = states
         self._descend_one_by_one(table, nodes, states, inside, left, leave)
@@ -246,7 +252,8 @@ class TokenTrie:
                 continue
             known = ways.get(state)
             if known is None:
-                known = ways[state] = _ways(table, state)
+                row = table.row(state)
+                known = ways[state] = {byte: row[byte] for byte in table.following(state)}
             for byte, child in self.children(node, following=known):
                 onward = known[byte]
                 if onward >= 0:
@@ -282,30 +289,9 @@ class TokenTrie:
         return np.packbits(flags, bitorder="little").view(np.int32)
 
 
-def _ways(table: Walkable, state: int) -> dict[int, int]:
-    """Where each byte leads that is possible in a state."""
-    following = table.following(state)
-    if len(following) <= FEW_WAYS:
-        return {byte: table.push(state, byte) for byte in following}
-    (row,) = table.rows([state])
-    places = list(following)
-    return dict(zip(places, row[places].tolist(), strict=True))
-
-
 def _spans(first: Any, nodes: Any) -> tuple[Any, Any]:
     """All places from ``first[n]`` to ``first[n + 1]`` of some n, and how many each has."""
     begin = first[nodes]
     counts = first[np.asarray(nodes) + 1] - begin
     ends = np.cumsum(counts)
     return np.arange(int(ends[-1])) + np.repeat(begin - ends + counts, counts), counts
-
-
-def _distinct(states: Any) -> tuple[Any, Any]:
-    """The distinct states in ascending order, and for each state its place among them."""
-    last = int(states.max())
-    if last > 16 * len(states) + 1024:
-        distinct, index = np.unique(states, return_inverse=True)
-        return distinct, index
-    seen = np.zeros(last + 1, dtype=np.bool_)
-    seen[states] = True
-    return np.flatnonzero(seen), (np.cumsum(seen) - 1)[states]
