@@ -32,7 +32,9 @@ class Alike:
         self._longest = longest
         self._ones: dict[int, int] = {}
         self._lock = Lock()
-        self._forget()
+        self._slots = np.full(64, -1, np.int32)
+        self._store = np.full((8, 256), DEAD, np.int32)
+        self._used = 1
 
     def one(self, state: int) -> int:
         """The one that stands for a state."""
@@ -58,9 +60,9 @@ class Alike:
             places = self._slots[states]
             if (places < 0).any():
                 fresh = np.unique(states[places < 0])
-                if self._used + len(fresh) > MAX_ROWS:
-                    self._forget()
-                    self._slots = np.full(last + 1, -1, np.int32)
+                if self._used + len(fresh) > MAX_ROWS:  # others may still look at the old ones
+                    self._slots.fill(-1)
+                    self._store, self._used = self._store[:1], 1
                     fresh = np.unique(states)
                 self._keep(fresh)
                 places = self._slots[states]
@@ -84,12 +86,6 @@ class Alike:
     def following(self, state: int) -> bytes:
         """The bytes that are possible in a row."""
         return self.table.following(state)
-
-    def _forget(self) -> None:
-        """Begin with no rows: others may still look at the old ones."""
-        self._slots = np.full(64, -1, np.int32)
-        self._store = np.full((8, 256), DEAD, np.int32)
-        self._used = 1
 
     def _keep(self, fresh: Any) -> None:
         """Make the rows of some states; the lock is held."""

@@ -163,11 +163,9 @@ class Contents:
     def _made_below(self, table: Alike, start: int, frontier: Frontier) -> Below:
         trie = self._trie
         inside, left = trie.descend_from(frontier.nodes, table, start, LEAVE)
-        exits = exits_of(
-            ((node, trie.path(node, frontier.nodes)) for node in left), self._frontiers
-        )
+        paths = [(node, trie.path(node, frontier.nodes)) for node in left]
         ids = tuple(index for node in (*inside, *left) for index in trie.ids(node))
-        return Below(table.table, ids, exits)
+        return Below(table.table, ids, exits_of(paths, self._frontiers))
 
     def _keep(self, table: Table, states: tuple[int, ...], found: Inside) -> None:
         with self._lock:

@@ -372,10 +372,10 @@ def _inner(automaton: Automaton, state: State) -> _Inner:
 def _runs(automaton: Automaton, state: State, frontier: Frontier) -> Sequence[bytes]:
     """What may come next in a state, as far as tokens go on so from some place."""
     runs = automaton.runs(state)
-    if runs is None:
-        following = automaton.following(state)
-        runs = [ONE[head] for head in following.translate(None, frontier.others)]
-    return runs
+    if runs is not None:
+        return runs
+    following = automaton.following(state)
+    return [ONE[head] for head in following.translate(None, frontier.others)]
 
 
 def _marked(
