@@ -25,10 +25,15 @@ class Alike:
     Args:
         table: The table.
         longest: Bytes of the longest token.
+
+    Attributes:
+        table: As given.
+        walks: How often all tokens have been walked in it; owned by `contents.py`.
     """
 
     def __init__(self, table: Table, longest: int) -> None:
         self.table = table
+        self.walks = 0
         self._longest = longest
         self._ones: dict[int, int] = {}
         self._lock = Lock()

@@ -25,6 +25,7 @@ from lmlang.grammar.exits import Exit, exits_of
 from lmlang.grammar.free_text import Base, Closed, Free, commonest, differences
 from lmlang.grammar.frontier import Frontier, Frontiers
 from lmlang.grammar.language import ANY
+from lmlang.grammar.merged import Merged, merged
 from lmlang.grammar.tables import Spelling, TextTable, spelled
 from lmlang.grammar.token_trie import Bits, TokenTrie
 
@@ -40,6 +41,10 @@ FEW = 64
 """Nodes up to which they are looked at one by one."""
 MANY = 4_000
 """Nodes from which on they are marked all at once."""
+MAX_MERGED = 64
+"""Trees of merged bytes that one vocabulary keeps: some bytes for each of its tokens."""
+WALKS = 2
+"""Walks of a table without one."""
 NONE = 1 << 30
 """More characters than any token has."""
 MAX_DIFFERING = 2_000
@@ -123,6 +128,7 @@ class Contents:
         self._alike: OrderedDict[int, Alike] = OrderedDict()
         self._free: dict[bytes, Free] = {}
         self._counts: dict[Spelling, _Counts] = {}
+        self._merged: dict[tuple[bytes, bool], Merged] = {}
         self._lengths = [_Longer(n, *trie.beyond(n)) for n in LENGTHS if n < trie.longest]
         self._lock = threading.Lock()
 
@@ -221,10 +227,41 @@ class Contents:
         found = None if base is None else self._differing(base, start)
         if found is not None:
             return found
+        merged = None if few else self._merged_for(table, start)
+        if merged is not None:
+            return self._made_merged(table, start, merged)
         states, left = self._trie.descend(table, start, DEAD, LEAVE)
         (inside,) = np.nonzero(states >= 0)
         reach = self._trie.depth(int(inside[-1])) if len(inside) else 0
         return Inside(table.table, self._bits(states), self._paths(left), reach)
+
+    def _made_merged(self, table: Alike, start: int, merged: Merged) -> Inside:
+        """The same from a walk of a smaller tree."""
+        states, left = merged.tree.descend(table, start, DEAD, LEAVE)
+        alive = states >= 0
+        bits = self._trie.bits_of_all(alive, merged.node_of)
+        nodes = [node for place in left for node in merged.quotes[place]]
+        (inside,) = np.nonzero(alive)
+        reach = merged.tree.depth(int(inside[-1])) if len(inside) else 0
+        return Inside(table.table, bits, self._paths(nodes), reach)
+
+    def _merged_for(self, table: Alike, start: int) -> Merged | None:
+        """The tree of tokens as small as a table makes it, if it is walked often enough."""
+        of = table.table
+        firsts = of.firsts(start) if isinstance(of, TextTable) else None
+        if firsts is None:
+            return None
+        assert isinstance(of, TextTable)
+        key = firsts, of.spelling is not Spelling.PLAIN
+        found = self._merged.get(key)
+        table.walks += 1
+        if found is None and table.walks > WALKS:
+            found = merged(self._trie, *key)
+            with self._lock:
+                if len(self._merged) >= MAX_MERGED:
+                    self._merged.clear()
+                self._merged[key] = found
+        return found
 
     def _counted(self, table: TextTable, left: tuple[int, int | None]) -> Inside:
         """What tokens do where only the number of their characters matters.

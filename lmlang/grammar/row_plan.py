@@ -49,6 +49,9 @@ class RowPlans:
     Args:
         alphabet: The classes.
         spelling: How characters are written.
+
+    Attributes:
+        firsts: For each byte the first of those that lead alike where no escape has begun.
     """
 
     def __init__(self, alphabet: Alphabet, spelling: Spelling) -> None:
@@ -60,8 +63,12 @@ class RowPlans:
             self._escaped = ((0, LAST),) if spelling is Spelling.JSON_FREE else codes
         bare = (b for b in range(128) if spelling is Spelling.PLAIN or b not in ESCAPES)
         self._bytes: dict[int, list[int]] = {}
+        firsts = bytearray(range(256))
         for byte in bare:
-            self._bytes.setdefault(alphabet.letter(byte), []).append(byte)
+            alike = self._bytes.setdefault(alphabet.letter(byte), [])
+            alike.append(byte)
+            firsts[byte] = alike[0]
+        self.firsts = bytes(firsts)
         self._ascii = sum(1 << letter for letter in self._bytes)
         self._known: dict[tuple[int, ...], RowPlan] = {}
 

@@ -150,6 +150,15 @@ class TextTable:
             self._following[state] = found = self._heads.setdefault(found, found)
         return found
 
+    def firsts(self, state: int) -> bytes | None:
+        """For each byte the first of those that lead alike, from a state and from all behind it.
+
+        Behind a backslash they do not, unless texts are written as they are. None: an escape has
+        begun.
+        """
+        kind = self._keys[state][0]
+        return None if kind in ("escape", "hex", "pair") else self._plans.firsts
+
     def is_between(self, state: int) -> bool:
         """Whether no character has begun."""
         return len(self._keys[state]) == 1
