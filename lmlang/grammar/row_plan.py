@@ -6,20 +6,17 @@ plan     a … z the first, 0 … 9 the second edge; \ none; C3 …: a character
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from lmlang.grammar.alphabet import Alphabet, bits
-from lmlang.grammar.charset import LAST
 from lmlang.grammar.spelling import ESCAPES, Spelling, leads_of
 
 SEVERAL = -1
 """In place of an edge: there are several that it may be, or none."""
 
-Ranges: TypeAlias = tuple[tuple[int, int], ...]
 Lead: TypeAlias = tuple[int, tuple[int, int, int]]
 """An edge or `SEVERAL`; the first and last byte that come next, and how many are missing."""
 
@@ -57,10 +54,12 @@ class RowPlans:
     def __init__(self, alphabet: Alphabet, spelling: Spelling) -> None:
         self._alphabet = alphabet
         self._leads = leads_of(alphabet)
-        self._escaped: Ranges = ()
-        if spelling is not Spelling.PLAIN:
-            codes = tuple((code, code) for code in ESCAPES)
-            self._escaped = ((0, LAST),) if spelling is Spelling.JSON_FREE else codes
+        self._escaped = 0
+        if spelling is Spelling.JSON_FREE:
+            self._escaped = alphabet.all
+        elif spelling is Spelling.JSON:
+            for code in ESCAPES:
+                self._escaped |= 1 << alphabet.letter(code)
         bare = (b for b in range(128) if spelling is Spelling.PLAIN or b not in ESCAPES)
         self._bytes: dict[int, list[int]] = {}
         firsts = bytearray(range(256))
@@ -90,8 +89,8 @@ class RowPlans:
                 index[self._bytes[letter]] = number
         leads: list[Lead] = []
         parted: list[tuple[int, tuple[int, int, int]]] = []
-        for (_, first, last, missing), group in self._leads:
-            edge = self._edge(edges, (group[0][1:],))
+        for (some, first, last, missing), group in self._leads:
+            edge = _edge(edges, some)
             if edge is None:
                 continue
             if edge == SEVERAL:
@@ -99,21 +98,15 @@ class RowPlans:
             else:
                 index[[lead for lead, _, _ in group]] = len(edges) + len(leads)
                 leads.append((edge, (first, last, missing)))
-        escape = self._edge(edges, self._escaped)
+        escape = _edge(edges, self._escaped)
         if escape is not None:
             index[ord("\\")] = len(edges) + len(leads)
         return RowPlan(index, tuple(leads), tuple(parted), escape)
 
-    def _edge(self, edges: tuple[int, ...], ranges: Iterable[tuple[int, int]]) -> int | None:
-        """The edge of every character in some ranges, or `SEVERAL`; None: all have none."""
-        met, some_have_none = set[int](), False
-        for first, last in ranges:
-            some = self._alphabet.within(first, last)
-            for number, classes in enumerate(edges):
-                if some & classes:
-                    met.add(number)
-                    some &= ~classes
-            some_have_none = some_have_none or bool(some)
-        if not met:
-            return None
-        return SEVERAL if some_have_none or len(met) > 1 else met.pop()
+
+def _edge(edges: tuple[int, ...], some: int) -> int | None:
+    """The edge of all of some classes, or `SEVERAL`; None: they have none."""
+    for number, classes in enumerate(edges):
+        if some & classes:
+            return SEVERAL if some & ~classes else number
+    return None
