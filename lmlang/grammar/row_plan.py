@@ -32,12 +32,14 @@ class RowPlan:
         parted: First bytes that do not: each with the first and last character, and how many bytes
             are missing.
         escape: The edge of all escaped characters, or `SEVERAL`; None: none is possible.
+        following: The bytes that are possible, in ascending order.
     """
 
     index: Any
     leads: tuple[Lead, ...]
     parted: tuple[tuple[int, tuple[int, int, int]], ...]
     escape: int | None
+    following: bytes
 
 
 class RowPlans:
@@ -49,6 +51,7 @@ class RowPlans:
 
     Attributes:
         firsts: For each byte the first of those that lead alike where no escape has begun.
+        classes: For each byte that is a character the set of its class, 0 for others.
     """
 
     def __init__(self, alphabet: Alphabet, spelling: Spelling) -> None:
@@ -62,11 +65,13 @@ class RowPlans:
                 self._escaped |= 1 << alphabet.letter(code)
         bare = (b for b in range(128) if spelling is Spelling.PLAIN or b not in ESCAPES)
         self._bytes: dict[int, list[int]] = {}
+        self.classes = [0] * 256
         firsts = bytearray(range(256))
         for byte in bare:
             alike = self._bytes.setdefault(alphabet.letter(byte), [])
             alike.append(byte)
             firsts[byte] = alike[0]
+            self.classes[byte] = 1 << alphabet.letter(byte)
         self.firsts = bytes(firsts)
         self._ascii = sum(1 << letter for letter in self._bytes)
         self._known: dict[tuple[int, ...], RowPlan] = {}
@@ -101,7 +106,8 @@ class RowPlans:
         escape = _edge(edges, self._escaped)
         if escape is not None:
             index[ord("\\")] = len(edges) + len(leads)
-        return RowPlan(index, tuple(leads), tuple(parted), escape)
+        following = {*np.flatnonzero(index >= 0).tolist(), *(lead for lead, _ in parted)}
+        return RowPlan(index, tuple(leads), tuple(parted), escape, bytes(sorted(following)))
 
 
 def _edge(edges: tuple[int, ...], some: int) -> int | None:

@@ -23,7 +23,7 @@ from lmlang.grammar.automaton import DEAD, LEAVE
 from lmlang.grammar.language import Language
 from lmlang.grammar.machine import GONE, NEVER, Edges
 from lmlang.grammar.machines import Lengths, Texts
-from lmlang.grammar.row_plan import SEVERAL, RowPlans
+from lmlang.grammar.row_plan import SEVERAL, RowPlan, RowPlans
 from lmlang.grammar.spelling import (
     ESCAPES,
     FREE_ESCAPES,
@@ -76,9 +76,7 @@ class TextTable:
         self._living: dict[int, Edges] = {}
         self._by_letter: dict[int, dict[int, int]] = {}
         self._lock = Lock()
-        self._slots = np.full(1024, -1, np.int32)
-        self._store = np.empty((64, 256), np.int32)
-        self._used = 0
+        self._rows: dict[int, Any] = {}
         self._following: dict[int, bytes] = {}
         self._heads: dict[bytes, bytes] = {}  # one object for equal ones
         self._plans = RowPlans(self._alphabet, spelling)
@@ -96,27 +94,21 @@ class TextTable:
 
     def rows(self, states: Any) -> Any:
         """The rows of some states, int32 [len(states), 256]: a state, `DEAD` or `LEAVE`."""
-        wanted = np.asarray(states, np.int64)
+        wanted = np.asarray(states).tolist()
         with self._lock:
-            if len(wanted) > MAX_ROWS // 2:
-                return np.stack([self._row(state) for state in wanted.tolist()])
-            slots = self._slots[wanted]
-            while (slots < 0).any():  # twice if there was no room for the last of them
-                for state in wanted[slots < 0].tolist():
-                    self._slot(state)
-                slots = self._slots[wanted]
-            return self._store[slots]
+            rows = [self._row(s) if len(self._keys[s]) == 1 else self._kept(s) for s in wanted]
+        return np.stack(rows)
 
     def push(self, state: int, byte: int) -> int:
         """One entry of a row."""
         with self._lock:
-            return int(self._kept(state)[byte])
+            return self._pushed(state, byte)
 
     def run(self, state: int, data: bytes, at: int) -> tuple[int, int]:
         """The state behind bytes that stay inside, from a place on, and the place behind them."""
         with self._lock:
             while at < len(data):
-                onward = int(self._kept(state)[data[at]])
+                onward = self._pushed(state, data[at])
                 if onward < 0:
                     break
                 state, at = onward, at + 1
@@ -146,7 +138,7 @@ class TextTable:
         found = self._following.get(state)
         if found is None:
             with self._lock:
-                found = bytes(np.flatnonzero(self._kept(state) != DEAD).tolist())
+                found = self._followed(state)
             self._following[state] = found = self._heads.setdefault(found, found)
         return found
 
@@ -193,30 +185,40 @@ class TextTable:
         if found is None:
             found = self._numbers[key] = len(self._keys)
             self._keys.append(key)
-            if found >= len(self._slots):
-                self._slots = np.append(self._slots, np.full_like(self._slots, -1))
+        return found
+
+    def _pushed(self, state: int, byte: int) -> int:
+        """One entry of a row, which is not made for a character that is one byte."""
+        key = self._keys[state]
+        some = self._plans.classes[byte]
+        if len(key) > 1 or not some:
+            return int(self._kept(state)[byte])
+        edges = self._alive(key[0])
+        if len(edges) > MANY:
+            target = self._targets(key[0]).get(some.bit_length() - 1)
+            return DEAD if target is None else self._number((target,))
+        for others, target in edges:
+            if some & others:
+                return self._number((target,))
+        return DEAD
+
+    def _followed(self, state: int) -> bytes:
+        key = self._keys[state]
+        if len(key) > 1:
+            return bytes(np.flatnonzero(self._kept(state) != DEAD).tolist())
+        found = self._planned(key[0])[0].following
+        if self._json and self._machine.accepting(key[0]):
+            found = bytes(sorted(found + b'"'))
         return found
 
     def _kept(self, state: int) -> Any:
         """The row of a state; the lock is held."""
-        slot = self._slot(state)
-        return self._store[slot]
-
-    def _slot(self, state: int) -> int:
-        """Where the row of a state is kept."""
-        found = int(self._slots[state])
-        if found < 0:
-            row = self._row(state)
-            if self._used >= len(self._store):
-                if len(self._store) < MAX_ROWS:
-                    self._store = np.vstack([self._store, np.empty_like(self._store)])
-                else:
-                    self._slots.fill(-1)
-                    self._used = 0
-            found, self._used = self._used, self._used + 1
-            self._store[found] = row
-            self._slots[state] = found
-        return found
+        row = self._rows.get(state)
+        if row is None:
+            if len(self._rows) >= MAX_ROWS:
+                self._rows.clear()
+            row = self._rows[state] = self._row(state)
+        return row
 
     def _row(self, state: int) -> Any:
         key = self._keys[state]
@@ -273,10 +275,7 @@ class TextTable:
                 if some:
                     targets.add(GONE)
         else:
-            by_letter = self._by_letter.get(source)
-            if by_letter is None:
-                by_letter = {letter: to for some, to in edges for letter in bits(some)}
-                self._by_letter[source] = by_letter
+            by_letter = self._targets(source)
             for first, last in ranges:
                 for letter in self._alphabet.letters(first, last):
                     targets.add(by_letter.get(letter, GONE))
@@ -286,11 +285,24 @@ class TextTable:
             return None
         return ~targets.pop() if len(targets) == 1 else source
 
-    def _fill_between(self, row: Any, state: int) -> None:
+    def _targets(self, source: int) -> dict[int, int]:
+        """Where each class leads that is possible, for a source with many edges."""
+        found = self._by_letter.get(source)
+        if found is None:
+            edges = self._alive(source)
+            found = {letter: target for some, target in edges for letter in bits(some)}
+            self._by_letter[source] = found
+        return found
+
+    def _planned(self, state: int) -> tuple[RowPlan, list[int]]:
+        """What bytes do between characters, and the targets of the edges in it."""
         joined: dict[int, int] = {}
         for some, target in self._alive(state):
             joined[target] = joined.get(target, 0) | some
-        plan, targets = self._plans.of(tuple(joined.values())), list(joined)
+        return self._plans.of(tuple(joined.values())), list(joined)
+
+    def _fill_between(self, row: Any, state: int) -> None:
+        plan, targets = self._planned(state)
         onward = [self._number((target,)) for target in targets]
         for edge, (first, last, missing) in plan.leads:
             onward.append(self._number(("to", ~targets[edge], first, last, missing)))
