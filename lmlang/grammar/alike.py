@@ -78,14 +78,14 @@ class Alike:
         store, places = self.places(np.array(states))
         return store[places]
 
-    def row(self, state: int) -> list[int]:
+    def row(self, state: int) -> memoryview:
         """The row of a state."""
         with self._lock:
             slot = int(self._slots[state]) if state < len(self._slots) else -1
             store = self._store
         if slot < 0:
             store, (slot,) = self.places(np.array([state]))
-        row: list[int] = store[slot].tolist()
+        row: memoryview = store[slot].data
         return row
 
     def following(self, state: int) -> bytes:

@@ -30,7 +30,7 @@ class Walkable(Protocol):
     def places(self, states: Any) -> tuple[Any, Any]:
         """The rows of some states: rows, the first all dead, and for each state its place."""
 
-    def row(self, state: int) -> list[int]:
+    def row(self, state: int) -> memoryview:
         """The row of a state."""
 
     def following(self, state: int) -> bytes:
@@ -186,7 +186,7 @@ class ByteTree:
     ) -> None:
         """The same below some nodes."""
         starts, labels = self.starts, self.labels
-        rows: dict[int, list[int]] = {}
+        rows: dict[int, memoryview] = {}
         open_ = list(zip(nodes.tolist(), states.tolist(), strict=True))
         while open_:
             node, state = open_.pop()

@@ -201,7 +201,7 @@ class Contents:
         deep = trie.levels[longer.than + 1]
         inside: list[int] = []
         left: list[int] = []
-        rows: dict[int, list[int]] = {}
+        rows: dict[int, memoryview] = {}
         open_ = [(0, start)]
         while open_:
             node, state = open_.pop()

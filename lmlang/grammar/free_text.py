@@ -61,9 +61,9 @@ class Closed:
         """See `Alike`; so are the others."""
         return self._store, states + 1
 
-    def row(self, state: int) -> list[int]:
+    def row(self, state: int) -> memoryview:
         """The row of a state."""
-        row: list[int] = self._store[state + 1].tolist()
+        row: memoryview = self._store[state + 1].data
         return row
 
     def following(self, state: int) -> bytes:

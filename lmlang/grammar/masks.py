@@ -141,15 +141,14 @@ class Masks:
 
     def _made(self, automaton: Automaton, state: State) -> Mask:
         contents = () if automaton.runs(state) else automaton.rules.contents(state.key)
+        if len(contents) == 1:
+            return self._part(automaton, state, self._contents.inside(contents[0]))
         if not contents:
             found: list[int] = []
             self._walk(automaton, state, self._frontiers.root, found)
             return self._mask_of(None, found, [])
         parts = [self._contents.inside(content) for content in contents]
-        masks = [self._part(automaton, state, part) for part in parts]
-        if len(masks) == 1:
-            return masks[0]
-        bits = np.bitwise_or.reduce([mask.bits for mask in masks])
+        bits = np.bitwise_or.reduce([self._part(automaton, state, part).bits for part in parts])
         bits.flags.writeable = False
         return Mask(bits, int(_count(bits.view(np.uint32)).sum()), self)
 
@@ -178,20 +177,23 @@ class Masks:
         exits: tuple[Exit, ...] = part.left_by[0]
         inner = _inner(automaton, state)
         asked = automaton.rules.asked(state.key) if inner.leaving and exits else ()
+        name: Hashable = None if inner.same is None else (part, inner.same[1])
+        known: Mask | None = None if asked else automaton.alike.get(name)
+        if known is not None:
+            return known
         found: list[int] = []
-        unsure = []
-        for exit in exits:
-            nodes = exit.behind(asked) if inner.leaving else tuple(exit.paths)
-            unsure.append(nodes)
+        unsure = [exit.behind(asked) if inner.leaving else tuple(exit.paths) for exit in exits]
+        for exit, nodes in zip(exits, unsure, strict=True):
             for node in nodes:
                 behind = automaton.run(state, exit.paths[node])
                 if behind is not None:
                     found += self._trie.ids(node)
                     self._walk(automaton, behind, self._frontiers.of((node,)), found)
-        name = None if inner.same is None else (part, inner.same[1], *unsure, tuple(found))
-        if name in automaton.alike:
-            mask: Mask = automaton.alike[name]
-            return mask
+        if name is not None and asked:
+            name = (name, *unsure, tuple(found)) if any(unsure) else name
+            known = automaton.alike.get(name)
+            if known is not None:
+                return known
         taken = [index for nodes in unsure for node in nodes for index in self._trie.ids(node)]
         is_known = name is not None
         for exit, nodes in zip(exits, unsure, strict=True):
@@ -221,7 +223,12 @@ class Masks:
         if leaving is Leaving.SAME:
             behind = automaton.run(state, exit.paths[onward.nodes[0]])
             assert behind is not None, "what is sure to leave a content leads somewhere"
-            self._walk(automaton, behind, onward, found)
+            walked = automaton.alike.get((behind, onward))
+            if walked is None:
+                below: list[int] = []
+                self._walk(automaton, behind, onward, below)
+                walked = automaton.alike[behind, onward] = tuple(below)
+            found += walked
             return False
         if leaving is Leaving.ALIKE:
             known: Alike | None = None

@@ -340,8 +340,14 @@ class TextTable:
         return found
 
     def _fill_escape(self, row: Any, source: int, written: bytes) -> None:
+        ways: dict[int, int | None] = {}  # of classes
         for code, text in (FREE_ESCAPES if self._free else ESCAPES).items():
-            way = self._way(source, [(code, code)]) if text.startswith(written) else None
+            if not text.startswith(written):
+                continue
+            letter = self._alphabet.letter(code)
+            if letter not in ways:
+                ways[letter] = self._way(source, [(code, code)])
+            way = ways[letter]
             if way is not None:
                 rest = text[len(written) :]
                 onward = ("escape", source, written + rest[:1]) if rest[1:] else (~way,)
