@@ -191,9 +191,9 @@ class Masks:
                     self._walk(automaton, behind, self._frontiers.of((node,)), found)
         if name is not None and asked:
             name = (name, *unsure, tuple(found)) if any(unsure) else name
-            known = automaton.alike.get(name)
-            if known is not None:
-                return known
+            other: Mask | None = automaton.alike.get(name)
+            if other is not None:
+                return other
         taken = [index for nodes in unsure for node in nodes for index in self._trie.ids(node)]
         is_known = name is not None
         for exit, nodes in zip(exits, unsure, strict=True):
