@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 Ints: TypeAlias = NDArray[np.int32]
 
-FEW_HEADS, MANY_NODES = 64, 4_000
+FEW_HEADS, MANY_NODES = 64, 1_000
 """Where a walk begins with so few bytes, and below them are so few nodes, it goes one by one."""
 FEW_NODES = 200
 """Below so many nodes are walked one by one rather than by arrays."""

@@ -150,6 +150,19 @@ class Contents:
         self._keep(table, (one, start), found)
         return found
 
+    def expect(self, content: Content) -> None:
+        """Work out what tokens do in a content, and what helps to do so in others of its table."""
+        table, start = content
+        alike = self._of(table)
+        if (
+            isinstance(table, TextTable)
+            and table.counted(start) is None
+            and not self._trie.has_few(table.following(start))
+        ):
+            alike.walks = WALKS
+            self._merged_for(alike, start)
+        self.inside(content)
+
     def below(self, content: Content, frontier: Frontier) -> Below:
         """What tokens do that come to a content in their midst.
 
@@ -222,14 +235,14 @@ class Contents:
         return Inside(table.table, bits, short + self._paths(left), reach)
 
     def _made(self, table: Alike, start: int) -> Inside:
-        few = self._trie.has_few(table.following(start))
-        base = None if few else self._base(table, start)
-        found = None if base is None else self._differing(base, start)
-        if found is not None:
-            return found
-        merged = None if few else self._merged_for(table, start)
-        if merged is not None:
-            return self._made_merged(table, start, merged)
+        if not self._trie.has_few(table.following(start)):
+            merged = self._merged_for(table, start)
+            if merged is not None:
+                return self._made_merged(table, start, merged)
+            base = self._base(table, start)
+            found = None if base is None else self._differing(base, start)
+            if found is not None:
+                return found
         states, left = self._trie.descend(table, start, DEAD, LEAVE)
         (inside,) = np.nonzero(states >= 0)
         reach = self._trie.depth(int(inside[-1])) if len(inside) else 0
@@ -240,10 +253,10 @@ class Contents:
         states, left = merged.tree.descend(table, start, DEAD, LEAVE)
         alive = states >= 0
         bits = self._trie.bits_of_all(alive, merged.node_of)
-        nodes = [node for place in left for node in merged.quotes[place]]
+        paths = tuple(path for place in left for path in merged.quotes[place])
         (inside,) = np.nonzero(alive)
         reach = merged.tree.depth(int(inside[-1])) if len(inside) else 0
-        return Inside(table.table, bits, self._paths(nodes), reach)
+        return Inside(table.table, bits, paths, reach)
 
     def _merged_for(self, table: Alike, start: int) -> Merged | None:
         """The tree of tokens as small as a table makes it, if it is walked often enough."""

@@ -31,6 +31,8 @@ MANY = 256
 """Tokens from which on they are marked all at once."""
 MAX_SHARED = 4_096
 """Masks that are kept for states that will have the same."""
+MAX_EXITS = 512
+"""Ways to leave contents that are kept for others that are left so."""
 
 
 def _counted_by_bits(words: Any) -> Any:
@@ -115,6 +117,7 @@ class Masks:
         self._contents = Contents(trie, self._frontiers)
         self._none = bytes(4 * -(-trie.size // 32))
         self._masks: dict[tuple[Inside | None, tuple[int, ...], tuple[int, ...]], Mask] = {}
+        self._exits: dict[tuple[tuple[int, bytes], ...], tuple[Exit, ...]] = {}
         self._kept: deque[weakref.ref[Automaton]] = deque()  # one for each mask of a state
         self._most = most or MAX_BYTES // len(self._none)
         self._lock = threading.Lock()
@@ -137,7 +140,7 @@ class Masks:
 
     def expect(self, content: Content) -> None:
         """Work out what tokens do in a content that outputs may come to."""
-        self._contents.inside(content)
+        self._contents.expect(content)
 
     def _made(self, automaton: Automaton, state: State) -> Mask:
         contents = () if automaton.runs(state) else automaton.rules.contents(state.key)
@@ -306,10 +309,19 @@ class Masks:
             open_, level = level, {}
             for state, some in open_.items():
                 frontier = some[0] if len(some) == 1 else self._frontiers.joined(tuple(some))
-                if automaton.runs(state) is not None or not self._within(
-                    automaton, state, frontier, found, level
-                ):
-                    self._step(automaton, state, frontier, found, level)
+                runs = automaton.runs(state)
+                if runs is None:
+                    if self._within(automaton, state, frontier, found, level):
+                        continue
+                    runs = _runs(automaton, state, frontier)
+                steps = frontier.steps
+                for run in runs:
+                    ids, onward = steps.get(run) or self._frontiers.step(frontier, run)
+                    found += ids
+                    if onward is not None:
+                        behind = automaton.run(state, run)
+                        assert behind is not None, "a run that may come leads somewhere"
+                        level.setdefault(behind, []).append(onward)
 
     def _within(
         self,
@@ -319,7 +331,11 @@ class Masks:
         found: list[int],
         level: dict[State, list[Frontier]],
     ) -> bool:
-        """The same as `_step` up to the end of a content, where it is known how that is left."""
+        """Find the tokens up to the end of a content, and the states behind it.
+
+        Returns:
+            Whether it is known how it is left; else nothing has been done.
+        """
         contents = automaton.rules.contents(state.key)
         if len(contents) != 1:
             return False
@@ -343,27 +359,13 @@ class Masks:
             level.setdefault(behind, []).append(exit.onward)
         return True
 
-    def _step(
-        self,
-        automaton: Automaton,
-        state: State,
-        frontier: Frontier,
-        found: list[int],
-        level: dict[State, list[Frontier]],
-    ) -> None:
-        """Find the tokens up to what comes next behind a state, and the states behind that."""
-        steps, step = frontier.steps, self._frontiers.step
-        for run in _runs(automaton, state, frontier):
-            ids, onward = steps.get(run) or step(frontier, run)
-            found += ids
-            if onward is not None:
-                behind = automaton.run(state, run)
-                assert behind is not None, "a run that may come leads somewhere"
-                level.setdefault(behind, []).append(onward)
-
     def _left(self, part: Inside) -> _Left:
         """How a content is left."""
-        exits = exits_of(part.left, self._frontiers)
+        exits = self._exits.get(part.left)
+        if exits is None:
+            if len(self._exits) >= MAX_EXITS:
+                self._exits.clear()
+            exits = self._exits[part.left] = exits_of(part.left, self._frontiers)
         ids = [index for exit in exits for node in exit.paths for index in self._trie.ids(node)]
         count = int(_count(part.bits.view(np.uint32)).sum())
         bits, count = _marked(part.bits.tobytes(), count, ids)

@@ -25,12 +25,12 @@ class Merged:
     Args:
         tree: It.
         node_of: int32 [V], the node in it where each id ends.
-        quotes: Of each node that a quote leads to, those of the tree of tokens.
+        quotes: Of each node that a quote leads to, those of the tree of tokens and their bytes.
     """
 
     tree: ByteTree
     node_of: Ints
-    quotes: dict[int, list[int]]
+    quotes: dict[int, list[tuple[int, bytes]]]
 
 
 def merged(trie: TokenTrie, firsts: bytes, escapes: bool) -> Merged:
@@ -57,8 +57,8 @@ def merged(trie: TokenTrie, firsts: bytes, escapes: bool) -> Merged:
         labels.append((fresh & 255).astype(np.uint8).tobytes())
         parents.append((fresh >> 8) + first)
         levels.append(last + len(fresh))
-    quotes: dict[int, list[int]] = {}
+    quotes: dict[int, list[tuple[int, bytes]]] = {}
     for node in np.flatnonzero(trie.codes == QUOTE).tolist():
-        quotes.setdefault(int(place[node]), []).append(node)
+        quotes.setdefault(int(place[node]), []).append((node, trie.path(node)))
     tree = ByteTree(b"".join(labels), np.concatenate(parents), levels)
     return Merged(tree, place[trie.node_of].astype(np.int32), quotes)
