@@ -128,7 +128,7 @@ class Contents:
         self._alike: OrderedDict[int, Alike] = OrderedDict()
         self._free: dict[bytes, Free] = {}
         self._counts: dict[Spelling, _Counts] = {}
-        self._merged: dict[tuple[bytes, bool], Merged] = {}
+        self._merged: dict[tuple[bytes, bool], Merged | None] = {}
         self._lengths = [_Longer(n, *trie.beyond(n)) for n in LENGTHS if n < trie.longest]
         self._lock = threading.Lock()
 
@@ -266,15 +266,14 @@ class Contents:
             return None
         assert isinstance(of, TextTable)
         key = firsts, of.spelling is not Spelling.PLAIN
-        found = self._merged.get(key)
         table.walks += 1
-        if found is None and table.walks > WALKS:
-            found = merged(self._trie, *key)
+        if table.walks > WALKS and key not in self._merged:
+            made = merged(self._trie, *key)
             with self._lock:
                 if len(self._merged) >= MAX_MERGED:
                     self._merged.clear()
-                self._merged[key] = found
-        return found
+                self._merged[key] = made
+        return self._merged.get(key)
 
     def _counted(self, table: TextTable, left: tuple[int, int | None]) -> Inside:
         """What tokens do where only the number of their characters matters.

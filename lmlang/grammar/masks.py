@@ -277,7 +277,8 @@ class Masks:
         open_ = [(behind, onward, length)]
         while open_:
             here, frontier, left = open_.pop()
-            for run in _runs(automaton, here, frontier):
+            runs = automaton.runs(here)
+            for run in _heads(automaton, here, frontier) if runs is None else runs:
                 first = run[: left or None]  # as a whole where only what comes next is the same
                 ids, further = self._frontiers.step(frontier, first)
                 found += ids
@@ -313,7 +314,7 @@ class Masks:
                 if runs is None:
                     if self._within(automaton, state, frontier, found, level):
                         continue
-                    runs = _runs(automaton, state, frontier)
+                    runs = _heads(automaton, state, frontier)
                 steps = frontier.steps
                 for run in runs:
                     ids, onward = steps.get(run) or self._frontiers.step(frontier, run)
@@ -378,13 +379,10 @@ def _inner(automaton: Automaton, state: State) -> _Inner:
     return _Inner(automaton, state, leaving, same)
 
 
-def _runs(automaton: Automaton, state: State, frontier: Frontier) -> Sequence[bytes]:
-    """What may come next in a state, as far as tokens go on so from some place."""
-    runs = automaton.runs(state)
-    if runs is not None:
-        return runs
+def _heads(automaton: Automaton, state: State, frontier: Frontier) -> tuple[bytes, ...]:
+    """The bytes that may come next in a state, as far as tokens go on so from some place."""
     following = automaton.following(state)
-    return [ONE[head] for head in following.translate(None, frontier.others)]
+    return tuple([ONE[head] for head in following.translate(None, frontier.others)])
 
 
 def _marked(

@@ -16,6 +16,10 @@ from lmlang.grammar.byte_tree import ByteTree, Ints
 from lmlang.grammar.token_trie import TokenTrie
 
 BACKSLASH, QUOTE = 0x5C, 0x22
+SMALLER = 6
+"""By so much, at least, the small tree is smaller."""
+DENSE = 32
+"""Of so many places one is taken where they are looked up rather than sorted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,8 +37,8 @@ class Merged:
     quotes: dict[int, list[tuple[int, bytes]]]
 
 
-def merged(trie: TokenTrie, firsts: bytes, escapes: bool) -> Merged:
-    """Merge the bytes of all tokens.
+def merged(trie: TokenTrie, firsts: bytes, escapes: bool) -> Merged | None:
+    """Merge the bytes of all tokens; None where many nodes would be left.
 
     Args:
         trie: The tree of tokens.
@@ -50,13 +54,18 @@ def merged(trie: TokenTrie, firsts: bytes, escapes: bool) -> Merged:
         bare[begin:end] = bare[above] | (bytes_ == BACKSLASH if escapes else False)
         first, last = levels[-2:]
         ways = (place[above] - first) << 8 | np.where(bare[above], bytes_, kinds[bytes_])
-        met = np.zeros((last - first) << 8, dtype=np.bool_)
-        met[ways] = True
-        place[begin:end] = last - 1 + np.cumsum(met)[ways]
-        fresh = np.flatnonzero(met)
+        if (last - first) << 8 > DENSE * len(ways):
+            fresh, numbers = np.unique(ways, return_inverse=True)
+        else:
+            met = np.zeros((last - first) << 8, dtype=np.bool_)
+            met[ways] = True
+            fresh, numbers = np.flatnonzero(met), np.cumsum(met)[ways] - 1
+        place[begin:end] = last + numbers
         labels.append((fresh & 255).astype(np.uint8).tobytes())
         parents.append((fresh >> 8) + first)
         levels.append(last + len(fresh))
+        if levels[-1] * SMALLER > len(trie):
+            return None
     quotes: dict[int, list[tuple[int, bytes]]] = {}
     for node in np.flatnonzero(trie.codes == QUOTE).tolist():
         quotes.setdefault(int(place[node]), []).append((node, trie.path(node)))

@@ -79,6 +79,7 @@ def test_a_merged_tree_says_what_the_tree_says(walks: int, spelling: Spelling, s
     state = table.start
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contents_module, "WALKS", walks)
+        patch.setattr("lmlang.grammar.merged.SMALLER", draws.choice([0, 0, 6]))
         patch.setattr("lmlang.grammar.byte_tree.MANY_NODES", draws.choice([0, 4_000]))
         patch.setattr("lmlang.grammar.byte_tree.FEW_NODES", draws.choice([0, 200]))
         for _ in range(8):
@@ -101,9 +102,11 @@ def test_few_nodes_are_left_of_a_merged_tree() -> None:
     firsts = table.firsts(table.start)
     assert firsts is not None
     found = merged(trie, firsts, escapes=True)
+    assert found is not None
     assert len(found.tree) == 1 + 3 + 5 + 2  # the root; aaa; \ab and \ba; a" and aa"
     assert sorted(map(len, found.quotes.values())) == [1, 2]
     assert table.firsts(table.push(table.start, ord("a"))) == firsts
+    assert merged(trie, bytes(range(256)), escapes=True) is None
     free = spelled(matching("[a-z]*\n"), Spelling.JSON)
     assert free.firsts(free.push(free.start, ord("\\"))) is None
 
