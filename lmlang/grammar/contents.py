@@ -21,6 +21,7 @@ import numpy as np
 
 from lmlang.grammar.alike import Alike
 from lmlang.grammar.automaton import DEAD, LEAVE, Content, Table
+from lmlang.grammar.counted import Counted
 from lmlang.grammar.exits import Exit, exits_of
 from lmlang.grammar.free_text import Base, Closed, Free, commonest, differences
 from lmlang.grammar.frontier import Frontier, Frontiers
@@ -45,8 +46,6 @@ MAX_MERGED = 64
 """Trees of merged bytes that one vocabulary keeps: some bytes for each of its tokens."""
 WALKS = 2
 """Walks of a table without one."""
-NONE = 1 << 30
-"""More characters than any token has."""
 MAX_DIFFERING = 2_000
 """Nodes in which a content may differ from free text, before it is walked as a whole."""
 
@@ -84,20 +83,6 @@ class Below(NamedTuple):
     exits: tuple[Exit, ...]
 
 
-class _Counts(NamedTuple):
-    """The characters of tokens in free text.
-
-    Args:
-        counts: For each node of the trie how many begin on the way to it; `NONE` outside.
-        bits: The tokens that stay inside.
-        exits: Nodes to which a byte leads that leaves it, the bytes up to them, and the same.
-    """
-
-    counts: Any
-    bits: Bits
-    exits: tuple[tuple[int, bytes, int], ...]
-
-
 class _Longer(NamedTuple):
     """Tokens of more than so many bytes.
 
@@ -127,7 +112,7 @@ class Contents:
         self._bases: OrderedDict[tuple[int, int], Base | None] = OrderedDict()
         self._alike: OrderedDict[int, Alike] = OrderedDict()
         self._free: dict[bytes, Free] = {}
-        self._counts: dict[Spelling, _Counts] = {}
+        self._counts: dict[Spelling, Counted] = {}
         self._merged: dict[tuple[bytes, bool], Merged | None] = {}
         self._lengths = [_Longer(n, *trie.beyond(n)) for n in LENGTHS if n < trie.longest]
         self._lock = threading.Lock()
@@ -282,26 +267,13 @@ class Contents:
             table: Where.
             left: How many must come at least, and may at most.
         """
-        free = self._counts.get(table.spelling)
-        if free is None:
-            free = self._counts[table.spelling] = self._made_counts(table.spelling)
-        least, most = left
-        counts, bits, exits = free
-        if most is not None:
-            bits = self._trie.bits_of_all(counts <= most)
-        top = NONE if most is None else most
-        left_by = tuple((node, path) for node, path, count in exits if least <= count <= top)
-        return Inside(table, bits, left_by, self._trie.longest)
-
-    def _made_counts(self, spelling: Spelling) -> _Counts:
-        trie, table = self._trie, spelled(ANY, spelling)
-        states, left = trie.descend(self._of(table), table.start, DEAD, LEAVE)
-        inside = states >= 0
-        bits = self._bits(states)
-        states[0] = table.start
-        counts = trie.summed((states == table.start).astype(np.int32))
-        exits = tuple((node, path, int(counts[node]) - 1) for node, path in self._paths(left))
-        return _Counts(np.where(inside, counts, NONE), bits, exits)
+        counted = self._counts.get(table.spelling)
+        if counted is None:
+            free = spelled(ANY, table.spelling)
+            states, left_by = self._trie.descend(self._of(free), free.start, DEAD, LEAVE)
+            counted = Counted(self._trie, states, left_by, free.start)
+            self._counts[table.spelling] = counted
+        return Inside(table, *counted.within(*left), self._trie.longest)
 
     def _of(self, table: Table) -> Alike:
         found = self._alike.get(id(table))

@@ -13,9 +13,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Hashable
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,50 +22,17 @@ from lmlang.grammar.automaton import Automaton, Content, Leaving, State
 from lmlang.grammar.contents import Contents, Inside
 from lmlang.grammar.exits import Exit, exits_of
 from lmlang.grammar.frontier import ONE, Frontier, Frontiers
-from lmlang.grammar.token_trie import Bits, TokenTrie
+from lmlang.grammar.mask import Mask, counted, marked
+from lmlang.grammar.token_trie import TokenTrie
+
+__all__ = ["Mask", "Masks"]
 
 MAX_BYTES = 128 << 20
 """Of the masks that one vocabulary keeps for states."""
-MANY = 256
-"""Tokens from which on they are marked all at once."""
 MAX_SHARED = 4_096
 """Masks that are kept for states that will have the same."""
 MAX_EXITS = 512
 """Ways to leave contents that are kept for others that are left so."""
-
-
-def _counted_by_bits(words: Any) -> Any:
-    return np.unpackbits(words.view(np.uint8))
-
-
-_count = getattr(np, "bitwise_count", _counted_by_bits)  # of NumPy 2
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Mask:
-    """The legal tokens of a state.
-
-    Args:
-        bits: int32 [ceil(V / 32)], read-only: bit ``id % 32`` of the word ``id // 32``.
-        count: How many are legal.
-        owner: What made it.
-    """
-
-    bits: Bits
-    count: int
-    owner: Masks
-
-    def __repr__(self) -> str:
-        return f"<Mask of {self.count:,} tokens>"
-
-    def allows(self, index: int) -> bool:
-        """Whether a token is legal."""
-        return 0 <= index < 32 * len(self.bits) and bool(self.bits[index >> 5] >> (index & 31) & 1)
-
-    def ids(self) -> Any:
-        """The legal ids in ascending order, int64."""
-        flags = np.unpackbits(self.bits.view(np.uint8), bitorder="little")
-        return np.flatnonzero(flags)
 
 
 class _Inner(NamedTuple):
@@ -153,7 +119,7 @@ class Masks:
         parts = [self._contents.inside(content) for content in contents]
         bits = np.bitwise_or.reduce([self._part(automaton, state, part).bits for part in parts])
         bits.flags.writeable = False
-        return Mask(bits, int(_count(bits.view(np.uint32)).sum()), self)
+        return Mask(bits, counted(bits), self)
 
     def _mask_of(self, part: Inside | None, found: list[int], taken: list[int]) -> Mask:
         """A mask, one object for all states that have it.
@@ -167,7 +133,7 @@ class Masks:
         mask = self._masks.get(key)
         if mask is None:
             bits, size = (self._none, 0) if part is None else part.left_by[1:]
-            mask = Mask(*_marked(bits, size, found, taken), self)
+            mask = Mask(*marked(bits, size, found, taken), self)
             if len(self._masks) >= MAX_SHARED:
                 self._masks.clear()
             self._masks[key] = mask
@@ -368,8 +334,8 @@ class Masks:
                 self._exits.clear()
             exits = self._exits[part.left] = exits_of(part.left, self._frontiers)
         ids = [index for exit in exits for node in exit.paths for index in self._trie.ids(node)]
-        count = int(_count(part.bits.view(np.uint32)).sum())
-        bits, count = _marked(part.bits.tobytes(), count, ids)
+        count = counted(part.bits)
+        bits, count = marked(part.bits.tobytes(), count, ids)
         return _Left(exits, bits.tobytes(), count)
 
 
@@ -383,33 +349,3 @@ def _heads(automaton: Automaton, state: State, frontier: Frontier) -> tuple[byte
     """The bytes that may come next in a state, as far as tokens go on so from some place."""
     following = automaton.following(state)
     return tuple([ONE[head] for head in following.translate(None, frontier.others)])
-
-
-def _marked(
-    bits: bytes, count: int, found: Sequence[int], taken: Iterable[int] = ()
-) -> tuple[Bits, int]:
-    """Bits with some more, read-only, and how many are set.
-
-    Args:
-        bits: Those that are set.
-        count: How many these are.
-        found: Tokens that are legal.
-        taken: Tokens that are not, where they are not found.
-    """
-    marked = bytearray(bits)
-    for index in taken:
-        marked[index >> 3] &= ~(1 << (index & 7)) & 0xFF
-        count -= 1
-    if len(found) > MANY:
-        many = np.frombuffer(marked, dtype=np.uint8)
-        places = np.array(found)
-        np.bitwise_or.at(many, places >> 3, (1 << (places & 7)).astype(np.uint8))
-        count, found = int(_count(many.view(np.uint32)).sum()), ()
-    for index in found:
-        bit = 1 << (index & 7)
-        if not marked[index >> 3] & bit:
-            marked[index >> 3] |= bit
-            count += 1
-    made = np.frombuffer(marked, dtype=np.int32).copy()  # an array of its own is one object
-    made.flags.writeable = False
-    return made, count

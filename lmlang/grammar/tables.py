@@ -10,7 +10,6 @@ or, where every way to end it leads to one state, to that one: so most of them a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from threading import Lock
 from typing import Any, TypeAlias
@@ -34,6 +33,7 @@ from lmlang.grammar.spelling import (
     characters_of,
     shared_digits,
 )
+from lmlang.grammar.text_ends import Ends
 
 __all__ = ["Spelling", "TextTable", "spelled"]
 
@@ -80,6 +80,7 @@ class TextTable:
         self._following: dict[int, bytes] = {}
         self._heads: dict[bytes, bytes] = {}  # one object for equal ones
         self._plans = RowPlans(self._alphabet, spelling)
+        self._ends = Ends(machine, spelling)
         self._blocks: dict[tuple[int, int, int], list[list[tuple[int, int, int]]]] = {}
         if machine.distance(machine.start) >= NEVER:
             raise Unsatisfiable(f"{language.name}: no text at all is possible.")
@@ -120,7 +121,7 @@ class TextTable:
         if self._free or len(key) > 1 or not isinstance(kind, Texts):
             return None
         rests = kind.rests(self._machine.key(key[0]), MAX_RESTS)
-        return None if rests is None else [self._spelled(rest) for rest in rests]
+        return None if rests is None else [self._ends.spelled(rest) for rest in rests]
 
     def counted(self, state: int) -> tuple[int, int | None] | None:
         """Where only their number matters: how many characters must come at least, and may at most.
@@ -162,11 +163,7 @@ class TextTable:
 
     def completion(self, state: int) -> bytes:
         """The fewest bytes, or nearly, that lead to where it may end, without a closing quote."""
-        key = self._keys[state]
-        if len(key) == 1:
-            return self._spelled(self._machine.completion(key[0]))
-        first, target = self._character_end(key)
-        return first + self._spelled(self._machine.completion(target))
+        return self._ends.completion(self._keys[state])
 
     def alike(self, state: int, length: int) -> int:
         """A state where runs of at most ``length`` bytes do the same; this one, or one for many."""
@@ -370,60 +367,6 @@ class TextTable:
             else:
                 onward = (~inner,)
             row[digit] = self._number(onward)
-
-    # Completions ---------------------------------------------------------------------------------
-
-    def _spelled(self, text: str) -> bytes:
-        if self._json:
-            text = json.dumps(text, ensure_ascii=False)[1:-1]
-        return text.encode()
-
-    def _character_end(self, key: Key) -> tuple[bytes, int]:
-        """The rest of a character that has begun, and the state behind it: one near to an end."""
-        kind, source = key[0], key[1]
-        if kind == "to":
-            _, _, first, _, missing = key
-            return bytes([first]) + b"\x80" * (missing - 1), ~source
-        if kind == "in":
-            _, _, first, last, missing = key
-            code, target = self._nearest(source, [(first, last)])
-            return chr(code).encode()[-missing:], target
-        if kind == "escape":
-            written = key[2]
-            ends = {
-                code: text[len(written) :]
-                for code, text in (FREE_ESCAPES if self._free else ESCAPES).items()
-                if text.startswith(written)
-            }
-            letters = 0
-            for code in ends:
-                letters |= 1 << self._alphabet.letter(code)
-            if any(letters & some for some, _ in self._alive(source)):
-                code, target = self._nearest(source, [(code, code) for code in sorted(ends)])
-                return ends[code], target
-            rest, target = self._character_end(("hex", source, 0, 4, NO_HALF))
-            return b"u" + rest, target
-        value, missing, high = (key[2], key[3], key[4]) if kind == "hex" else (0, 4, key[2])
-        code, target = self._nearest(source, characters_of(value, missing, high))
-        digits = f"{code:04x}"
-        if code > 0xFFFF:
-            upper, lower = 0xD800 + (code - 0x10000 >> 10), 0xDC00 + (code & 0x3FF)
-            digits = f"{lower:04x}" if high else f"{upper:04x}\\u{lower:04x}"
-        if kind == "pair":
-            return PAIR[key[3] :] + digits.encode(), target
-        return digits[4 - missing :].encode(), target
-
-    def _nearest(self, source: int, ranges: list[tuple[int, int]]) -> tuple[int, int]:
-        """The character in some ranges behind which the fewest others complete the text."""
-        found: list[tuple[int, int, int, int]] = []
-        for index, (first, last) in enumerate(ranges):
-            here = self._alphabet.within(first, last)
-            for some, target in self._alive(source):
-                if some & here:
-                    found.append((self._machine.distance(target), index, target, some & here))
-        _, index, target, some = min(found)
-        code = self._alphabet.first(some, *ranges[index])
-        return code, target
 
 
 _spelled_lock = Lock()

@@ -112,6 +112,10 @@ class TokenTrie(ByteTree):
             alive: For each node.
             node_of: The node of each id, where it is another tree's.
         """
-        flags = np.zeros(-(-self.size // 32) * 32, dtype=np.bool_)
-        np.take(alive, self.node_of if node_of is None else node_of, out=flags[: self.size])
-        return np.packbits(flags, bitorder="little").view(np.int32)
+        return self.bits_of_ids(alive.take(self.node_of if node_of is None else node_of))
+
+    def bits_of_ids(self, legal: NDArray[np.bool_]) -> Bits:
+        """The same; given for each id whether it is one of them."""
+        packed = np.zeros(-(-self.size // 32) * 4, dtype=np.uint8)
+        packed[: -(-self.size // 8)] = np.packbits(legal, bitorder="little")
+        return packed.view(np.int32)
