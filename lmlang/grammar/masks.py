@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Hashable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -31,8 +31,13 @@ MAX_BYTES = 128 << 20
 """Of the masks that one vocabulary keeps for states."""
 MAX_SHARED = 4_096
 """Masks that are kept for states that will have the same."""
+MAX_ALIKE = 16_384
+"""What is kept of one grammar that states have in common."""
 MAX_EXITS = 512
 """Ways to leave contents that are kept for others that are left so."""
+
+
+T = TypeVar("T")
 
 
 class _Inner(NamedTuple):
@@ -173,7 +178,7 @@ class Masks:
                 is_known &= self._walk_behind(inner, exit, onward, found)
         mask = self._mask_of(part, found, taken)
         if is_known:
-            automaton.alike[name] = mask
+            _remember(automaton, name, mask)
         return mask
 
     def _walk_behind(self, inner: _Inner, exit: Exit, onward: Frontier, found: list[int]) -> bool:
@@ -196,7 +201,7 @@ class Masks:
             if walked is None:
                 below: list[int] = []
                 self._walk(automaton, behind, onward, below)
-                walked = automaton.alike[behind, onward] = tuple(below)
+                walked = _remember(automaton, (behind, onward), tuple(below))
             found += walked
             return False
         if leaving is Leaving.ALIKE:
@@ -206,7 +211,7 @@ class Masks:
             if known is None:
                 known = self._behind_alike(inner, exit, onward)
                 if same is not None:
-                    automaton.alike[same[1], onward] = known
+                    _remember(automaton, (same[1], onward), known)
             ids, unlike = known
             found += ids
         else:
@@ -237,7 +242,7 @@ class Masks:
             behind = automaton.run(state, path)
             assert behind is not None, "what is sure to leave a content leads somewhere"
             if same is not None:
-                automaton.alike[same[1], exit.last] = behind
+                _remember(automaton, (same[1], exit.last), behind)
         found: list[int] = []
         unlike: list[Frontier] = []
         open_ = [(behind, onward, length)]
@@ -343,6 +348,14 @@ def _inner(automaton: Automaton, state: State) -> _Inner:
     leaving = automaton.rules.leaving(state.key)
     same = automaton.same(state) if leaving is Leaving.ALIKE else None
     return _Inner(automaton, state, leaving, same)
+
+
+def _remember(automaton: Automaton, name: Hashable, found: T) -> T:
+    """Keep what has been found out of states that do the same."""
+    if len(automaton.alike) >= MAX_ALIKE:
+        automaton.alike.clear()
+    automaton.alike[name] = found
+    return found
 
 
 def _heads(automaton: Automaton, state: State, frontier: Frontier) -> tuple[bytes, ...]:

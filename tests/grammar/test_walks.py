@@ -231,3 +231,12 @@ def test_tokens_that_cross_keys_are_those_that_are_possible(number: int, spaces:
             found = grammar.masks.mask(automaton, state).ids().tolist()
             due = [i for i, piece in enumerate(pieces) if automaton.run(state, piece) is not None]
             assert found == due
+
+
+def test_what_states_have_in_common_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmlang.grammar.masks.MAX_ALIKE", 2)
+    monkeypatch.setattr("lmlang.grammar.masks.MAX_EXITS", 1)
+    crossing.cache_clear()
+    for number in range(len(KEYS)):
+        test_tokens_that_cross_keys_are_those_that_are_possible(number, True)
+        assert len(crossing(number, True)[0].automaton.alike) <= 2
