@@ -139,11 +139,7 @@ class Contents:
         """Work out what tokens do in a content, and what helps to do so in others of its table."""
         table, start = content
         alike = self._of(table)
-        if (
-            isinstance(table, TextTable)
-            and table.counted(start) is None
-            and not self._trie.has_few(table.following(start))
-        ):
+        if isinstance(table, TextTable) and not (table.counted(start) or table.rests(start)):
             alike.walks = WALKS
             self._merged_for(alike, start)
         self.inside(content)
