@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -240,3 +241,28 @@ def test_what_states_have_in_common_is_bounded(monkeypatch: pytest.MonkeyPatch) 
     for number in range(len(KEYS)):
         test_tokens_that_cross_keys_are_those_that_are_possible(number, True)
         assert len(crossing(number, True)[0].automaton.alike) <= 2
+
+
+def test_threads_share_what_is_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alike_module, "MAX_ROWS", 32)
+    language = of_length(3, 60) & matching(r"[a-z]{1,40}(?:\.[a-zé]+)*")
+    trie = TokenTrie(pieces_of(0))
+    table = TextTable(language, Spelling.JSON)
+    states = [table.start]
+    for byte in b"abc.defghijklm.nopqrstuvwxyz.abcdefghijklm":
+        states.append(table.push(states[-1], byte))
+    due = []
+    for state in states:
+        inside, left = walked(trie, table, state)
+        due.append((inside, left))
+    contents = Contents(trie, Frontiers(trie))
+
+    def found(seed: int) -> None:
+        for number in random.Random(seed).sample(range(len(states)), len(states)):
+            inside = contents.inside((table, states[number]))
+            flags = np.unpackbits(inside.bits.view(np.uint8), bitorder="little")
+            assert flags[: trie.size].tolist() == due[number][0]
+            assert {node for node, _ in inside.left} == due[number][1]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(found, range(8)))
