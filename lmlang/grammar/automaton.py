@@ -77,7 +77,7 @@ class Leaving(IntEnum):
     FREE = 1
     """It gives a key."""
     ALIKE = 2
-    """All runs lead to keys that the same bytes follow."""
+    """All runs lead to keys behind which the same comes next: their runs, or what follows them."""
     SAME = 3
     """All runs lead to the same key, if the bytes that leave them are the same."""
 

@@ -21,9 +21,12 @@ import numpy as np
 
 from lmlang.grammar.alike import Alike
 from lmlang.grammar.automaton import DEAD, LEAVE, Content, Table
+from lmlang.grammar.counted import Counted
+from lmlang.grammar.exits import Exit, exits_of
 from lmlang.grammar.free_text import Base, Closed, Free, commonest, differences
 from lmlang.grammar.frontier import Frontier, Frontiers
 from lmlang.grammar.language import ANY
+from lmlang.grammar.merged import Merged, merged
 from lmlang.grammar.tables import Spelling, TextTable, spelled
 from lmlang.grammar.token_trie import Bits, TokenTrie
 
@@ -39,8 +42,10 @@ FEW = 64
 """Nodes up to which they are looked at one by one."""
 MANY = 4_000
 """Nodes from which on they are marked all at once."""
-NONE = 1 << 30
-"""More characters than any token has."""
+MAX_MERGED = 64
+"""Trees of merged bytes that one vocabulary keeps: some bytes for each of its tokens."""
+WALKS = 2
+"""Walks of a table without one."""
 MAX_DIFFERING = 2_000
 """Nodes in which a content may differ from free text, before it is walked as a whole."""
 
@@ -53,12 +58,14 @@ class Inside:
         table: Kept alive, since its identity is the key.
         bits: The tokens that stay inside.
         left: Nodes of the trie to which a byte leads that leaves it, and the bytes up to them.
+        reach: No more bytes of any token stay inside.
         left_by: The same, sorted; owned by `masks.py`.
     """
 
     table: Table
     bits: Bits
     left: tuple[tuple[int, bytes], ...]
+    reach: int
     left_by: Any = None
 
 
@@ -68,26 +75,12 @@ class Below(NamedTuple):
     Args:
         table: Kept alive, since its identity is the key.
         ids: Those that stay inside or end with a byte that leaves it.
-        exits: Where others lead: for each byte that leaves it some bytes that end with it.
+        exits: Where others lead.
     """
 
     table: Table
     ids: tuple[int, ...]
-    exits: tuple[tuple[bytes, Frontier], ...]
-
-
-class _Counts(NamedTuple):
-    """The characters of tokens in free text.
-
-    Args:
-        counts: For each node of the trie how many begin on the way to it; `NONE` outside.
-        bits: The tokens that stay inside.
-        exits: Nodes to which a byte leads that leaves it, the bytes up to them, and the same.
-    """
-
-    counts: Any
-    bits: Bits
-    exits: tuple[tuple[int, bytes, int], ...]
+    exits: tuple[Exit, ...]
 
 
 class _Longer(NamedTuple):
@@ -119,7 +112,8 @@ class Contents:
         self._bases: OrderedDict[tuple[int, int], Base | None] = OrderedDict()
         self._alike: OrderedDict[int, Alike] = OrderedDict()
         self._free: dict[bytes, Free] = {}
-        self._counts: dict[Spelling, _Counts] = {}
+        self._counts: dict[Spelling, Counted] = {}
+        self._merged: dict[tuple[bytes, bool], Merged | None] = {}
         self._lengths = [_Longer(n, *trie.beyond(n)) for n in LENGTHS if n < trie.longest]
         self._lock = threading.Lock()
 
@@ -141,6 +135,15 @@ class Contents:
         self._keep(table, (one, start), found)
         return found
 
+    def expect(self, content: Content) -> None:
+        """Work out what tokens do in a content, and what helps to do so in others of its table."""
+        table, start = content
+        alike = self._of(table)
+        if isinstance(table, TextTable) and not (table.counted(start) or table.rests(start)):
+            alike.walks = WALKS
+            self._merged_for(alike, start)
+        self.inside(content)
+
     def below(self, content: Content, frontier: Frontier) -> Below:
         """What tokens do that come to a content in their midst.
 
@@ -160,16 +163,9 @@ class Contents:
     def _made_below(self, table: Alike, start: int, frontier: Frontier) -> Below:
         trie = self._trie
         inside, left = trie.descend_from(frontier.nodes, table, start, LEAVE)
-        by_byte: dict[int, list[int]] = {}
-        for node in left:
-            by_byte.setdefault(trie.labels[node], []).append(node)
-        exits = []
-        for nodes in by_byte.values():
-            onward = self._frontiers.of(nodes)
-            if onward is not None:
-                exits.append((trie.path(nodes[0], frontier.nodes), onward))
+        paths = [(node, trie.path(node, frontier.nodes)) for node in left]
         ids = tuple(index for node in (*inside, *left) for index in trie.ids(node))
-        return Below(table.table, ids, tuple(exits))
+        return Below(table.table, ids, exits_of(paths, self._frontiers))
 
     def _keep(self, table: Table, states: tuple[int, ...], found: Inside) -> None:
         with self._lock:
@@ -188,6 +184,8 @@ class Contents:
                 if like is None:
                     like = self._like_others(table, other, lengths[place:])
                     self._keep(of, (other,), like)
+                if like.reach < longer.than:  # all tokens have left it by then
+                    return like
                 return self._as_far_as(table, start, like, longer)
         return self._made(table, start)
 
@@ -197,13 +195,13 @@ class Contents:
         deep = trie.levels[longer.than + 1]
         inside: list[int] = []
         left: list[int] = []
-        rows: dict[int, list[int]] = {}
+        rows: dict[int, memoryview] = {}
         open_ = [(0, start)]
         while open_:
             node, state = open_.pop()
             row = rows.get(state)
             if row is None:
-                row = rows[state] = table.rows([state])[0].tolist()
+                row = rows[state] = table.row(state)
             for child in longer.children.get(node, ()):
                 onward = row[labels[child]]
                 if onward >= 0:
@@ -214,16 +212,49 @@ class Contents:
                     left.append(child)
         short = tuple(item for item in like.left if item[0] < deep)
         bits = (like.bits & longer.others) | trie.bits(inside)
-        return Inside(table.table, bits, short + self._paths(left))
+        reach = trie.depth(max(inside)) if inside else longer.than
+        return Inside(table.table, bits, short + self._paths(left), reach)
 
     def _made(self, table: Alike, start: int) -> Inside:
-        few = self._trie.has_few(table.following(start))
-        base = None if few else self._base(table, start)
-        found = None if base is None else self._differing(base, start)
-        if found is not None:
-            return found
+        if not self._trie.has_few(table.following(start)):
+            merged = self._merged_for(table, start)
+            if merged is not None:
+                return self._made_merged(table, start, merged)
+            base = self._base(table, start)
+            found = None if base is None else self._differing(base, start)
+            if found is not None:
+                return found
         states, left = self._trie.descend(table, start, DEAD, LEAVE)
-        return Inside(table.table, self._bits(states), self._paths(left))
+        (inside,) = np.nonzero(states >= 0)
+        reach = self._trie.depth(int(inside[-1])) if len(inside) else 0
+        return Inside(table.table, self._bits(states), self._paths(left), reach)
+
+    def _made_merged(self, table: Alike, start: int, merged: Merged) -> Inside:
+        """The same from a walk of a smaller tree."""
+        states, left = merged.tree.descend(table, start, DEAD, LEAVE)
+        alive = states >= 0
+        bits = self._trie.bits_of_all(alive, merged.node_of)
+        paths = tuple(path for place in left for path in merged.quotes[place])
+        (inside,) = np.nonzero(alive)
+        reach = merged.tree.depth(int(inside[-1])) if len(inside) else 0
+        return Inside(table.table, bits, paths, reach)
+
+    def _merged_for(self, table: Alike, start: int) -> Merged | None:
+        """The tree of tokens as small as a table makes it, if it is walked often enough."""
+        of = table.table
+        firsts = of.firsts(start) if isinstance(of, TextTable) else None
+        if firsts is None:
+            return None
+        assert isinstance(of, TextTable)
+        key = firsts, of.spelling is not Spelling.PLAIN
+        table.walks += 1
+        if table.walks > WALKS and key not in self._merged:
+            made = merged(self._trie, *key)
+            with self._lock:
+                if len(self._merged) >= MAX_MERGED:
+                    self._merged.clear()
+                self._merged[key] = made
+        return self._merged.get(key)
 
     def _counted(self, table: TextTable, left: tuple[int, int | None]) -> Inside:
         """What tokens do where only the number of their characters matters.
@@ -232,26 +263,13 @@ class Contents:
             table: Where.
             left: How many must come at least, and may at most.
         """
-        free = self._counts.get(table.spelling)
-        if free is None:
-            free = self._counts[table.spelling] = self._made_counts(table.spelling)
-        least, most = left
-        counts, bits, exits = free
-        if most is not None:
-            bits = self._trie.bits_of_all(counts <= most)
-        top = NONE if most is None else most
-        left_by = tuple((node, path) for node, path, count in exits if least <= count <= top)
-        return Inside(table, bits, left_by)
-
-    def _made_counts(self, spelling: Spelling) -> _Counts:
-        trie, table = self._trie, spelled(ANY, spelling)
-        states, left = trie.descend(self._of(table), table.start, DEAD, LEAVE)
-        inside = states >= 0
-        bits = self._bits(states)
-        states[0] = table.start
-        counts = trie.summed((states == table.start).astype(np.int32))
-        exits = tuple((node, path, int(counts[node]) - 1) for node, path in self._paths(left))
-        return _Counts(np.where(inside, counts, NONE), bits, exits)
+        counted = self._counts.get(table.spelling)
+        if counted is None:
+            free = spelled(ANY, table.spelling)
+            states, left_by = self._trie.descend(self._of(free), free.start, DEAD, LEAVE)
+            counted = Counted(self._trie, states, left_by, free.start)
+            self._counts[table.spelling] = counted
+        return Inside(table, *counted.within(*left), self._trie.longest)
 
     def _of(self, table: Table) -> Alike:
         found = self._alike.get(id(table))
@@ -368,4 +386,4 @@ class Contents:
         left = free.left
         if spared:
             left = tuple(item for item in left if item[0] not in spared)
-        return Inside(base.table.table, bits, left + self._paths(entered))
+        return Inside(base.table.table, bits, left + self._paths(entered), trie.longest)

@@ -46,23 +46,29 @@ class Base:
     rows: Any
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Closed:
-    """A table of few states, all of whose rows are there."""
+    """A table of few states, all of whose rows are there.
 
-    dense: Any
+    Args:
+        rows: The rows.
+    """
 
-    def rows(self, states: Any) -> Any:
-        """See `Table`; so are the others."""
-        return self.dense[states]
+    def __init__(self, rows: Any) -> None:
+        dead = np.full((1, 256), DEAD, dtype=np.int32)
+        self._store = np.concatenate([dead, rows.astype(np.int32)])
 
-    def push(self, state: int, byte: int) -> int:
-        """One entry of a row."""
-        return int(self.dense[state, byte])
+    def places(self, states: Any) -> tuple[Any, Any]:
+        """See `Alike`; so are the others."""
+        return self._store, states + 1
+
+    def row(self, state: int) -> memoryview:
+        """The row of a state."""
+        row: memoryview = self._store[state + 1].data
+        return row
 
     def following(self, state: int) -> bytes:
         """The bytes that are possible in a row."""
-        return bytes(np.flatnonzero(self.dense[state] != DEAD).tolist())
+        return bytes(np.flatnonzero(self._store[state + 1] != DEAD).tolist())
 
 
 def commonest(row: Any) -> int:

@@ -19,6 +19,9 @@ MAX_STEPS = 50_000
 """What is kept of one vocabulary: runs from places, some hundred bytes each."""
 
 
+_BYTES = bytes(range(256))
+
+
 class Step(NamedTuple):
     """What a run of bytes does.
 
@@ -37,15 +40,17 @@ class Frontier:
     Attributes:
         nodes: In ascending order.
         heads: The bytes that lead on from them, in ascending order.
+        others: Those that do not.
         steps: What runs do that were asked.
         below: What tables do below the nodes; owned by `contents.py`.
     """
 
-    __slots__ = ("__weakref__", "below", "heads", "nodes", "steps")
+    __slots__ = ("__weakref__", "below", "heads", "nodes", "others", "steps")
 
     def __init__(self, nodes: tuple[int, ...], heads: Iterable[int]) -> None:
         self.nodes = nodes
         self.heads = bytes(heads)
+        self.others = _BYTES.translate(None, self.heads)
         self.steps: dict[bytes, Step] = {}
         self.below: dict[tuple[int, int], Any] = {}
 

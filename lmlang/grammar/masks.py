@@ -13,73 +13,51 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Hashable
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from lmlang.grammar.automaton import Automaton, Content, Leaving, State
 from lmlang.grammar.contents import Contents, Inside
+from lmlang.grammar.exits import Exit, exits_of
 from lmlang.grammar.frontier import ONE, Frontier, Frontiers
-from lmlang.grammar.token_trie import Bits, TokenTrie
+from lmlang.grammar.mask import Mask, counted, marked
+from lmlang.grammar.token_trie import TokenTrie
+
+__all__ = ["Mask", "Masks"]
 
 MAX_BYTES = 128 << 20
 """Of the masks that one vocabulary keeps for states."""
-MANY = 256
-"""Tokens from which on they are marked all at once."""
 MAX_SHARED = 4_096
 """Masks that are kept for states that will have the same."""
+MAX_ALIKE = 16_384
+"""What is kept of one grammar that states have in common."""
+MAX_EXITS = 512
+"""Ways to leave contents that are kept for others that are left so."""
 
 
-def _counted_by_bits(words: Any) -> Any:
-    return np.unpackbits(words.view(np.uint8))
+T = TypeVar("T")
 
 
-_count = getattr(np, "bitwise_count", _counted_by_bits)  # of NumPy 2
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Mask:
-    """The legal tokens of a state.
-
-    Args:
-        bits: int32 [ceil(V / 32)], read-only: bit ``id % 32`` of the word ``id // 32``.
-        count: How many are legal.
-        owner: What made it.
-    """
-
-    bits: Bits
-    count: int
-    owner: Masks
-
-    def __repr__(self) -> str:
-        return f"<Mask of {self.count:,} tokens>"
-
-    def allows(self, index: int) -> bool:
-        """Whether a token is legal."""
-        return 0 <= index < 32 * len(self.bits) and bool(self.bits[index >> 5] >> (index & 31) & 1)
-
-    def ids(self) -> Any:
-        """The legal ids in ascending order, int64."""
-        flags = np.unpackbits(self.bits.view(np.uint8), bitorder="little")
-        return np.flatnonzero(flags)
-
-
-class _Exit(NamedTuple):
-    """Where one byte leaves a content.
+class _Inner(NamedTuple):
+    """A state inside of a content that may be left.
 
     Args:
-        last: The byte.
-        paths: Nodes of the trie that it leads to, and the bytes up to them.
-        nodes: The same the other way round.
-        onward: Those that lead on.
+        automaton: The automaton.
+        state: The state.
+        leaving: What is known of the keys behind the content.
+        same: How far they go on alike, and the name of what does so (see `Swift.same`).
     """
 
-    last: bytes
-    paths: dict[int, bytes]
-    nodes: dict[bytes, int]
-    onward: Frontier | None
+    automaton: Automaton
+    state: State
+    leaving: Leaving
+    same: tuple[int, Hashable] | None
+
+
+Alike: TypeAlias = tuple[tuple[int, ...], tuple[Frontier, ...]]
+"""Tokens, and places where others may still go on."""
 
 
 class _Left(NamedTuple):
@@ -91,7 +69,7 @@ class _Left(NamedTuple):
         size: How many these are.
     """
 
-    exits: tuple[_Exit, ...]
+    exits: tuple[Exit, ...]
     bits: bytes
     size: int
 
@@ -110,6 +88,7 @@ class Masks:
         self._contents = Contents(trie, self._frontiers)
         self._none = bytes(4 * -(-trie.size // 32))
         self._masks: dict[tuple[Inside | None, tuple[int, ...], tuple[int, ...]], Mask] = {}
+        self._exits: dict[tuple[tuple[int, bytes], ...], tuple[Exit, ...]] = {}
         self._kept: deque[weakref.ref[Automaton]] = deque()  # one for each mask of a state
         self._most = most or MAX_BYTES // len(self._none)
         self._lock = threading.Lock()
@@ -132,21 +111,20 @@ class Masks:
 
     def expect(self, content: Content) -> None:
         """Work out what tokens do in a content that outputs may come to."""
-        self._contents.inside(content)
+        self._contents.expect(content)
 
     def _made(self, automaton: Automaton, state: State) -> Mask:
         contents = () if automaton.runs(state) else automaton.rules.contents(state.key)
+        if len(contents) == 1:
+            return self._part(automaton, state, self._contents.inside(contents[0]))
         if not contents:
             found: list[int] = []
             self._walk(automaton, state, self._frontiers.root, found)
             return self._mask_of(None, found, [])
         parts = [self._contents.inside(content) for content in contents]
-        masks = [self._part(automaton, state, part) for part in parts]
-        if len(masks) == 1:
-            return masks[0]
-        bits = np.bitwise_or.reduce([mask.bits for mask in masks])
+        bits = np.bitwise_or.reduce([self._part(automaton, state, part).bits for part in parts])
         bits.flags.writeable = False
-        return Mask(bits, int(_count(bits.view(np.uint32)).sum()), self)
+        return Mask(bits, counted(bits), self)
 
     def _mask_of(self, part: Inside | None, found: list[int], taken: list[int]) -> Mask:
         """A mask, one object for all states that have it.
@@ -160,7 +138,7 @@ class Masks:
         mask = self._masks.get(key)
         if mask is None:
             bits, size = (self._none, 0) if part is None else part.left_by[1:]
-            mask = Mask(*_marked(bits, size, found, taken), self)
+            mask = Mask(*marked(bits, size, found, taken), self)
             if len(self._masks) >= MAX_SHARED:
                 self._masks.clear()
             self._masks[key] = mask
@@ -170,123 +148,120 @@ class Masks:
         """The mask of a state as far as it comes from one of its contents."""
         if part.left_by is None:
             part.left_by = self._left(part)
-        exits = part.left_by[0]
+        exits: tuple[Exit, ...] = part.left_by[0]
+        inner = _inner(automaton, state)
+        asked = automaton.rules.asked(state.key) if inner.leaving and exits else ()
+        name: Hashable = None if inner.same is None else (part, inner.same[1])
+        known: Mask | None = None if asked else automaton.alike.get(name)
+        if known is not None:
+            return known
         found: list[int] = []
-        taken: list[int] = []
-        leaving = automaton.rules.leaving(state.key)
-        asked = automaton.rules.asked(state.key) if leaving else ()
-        same = automaton.same(state) if leaving is Leaving.ALIKE and not asked else None
-        if same is not None and (part, same[1]) in automaton.alike:
-            mask: Mask = automaton.alike[part, same[1]]
-            return mask
-        for last, paths, nodes, onward in exits:
-            unsure = {nodes[rest + last] for rest in asked if rest + last in nodes}
-            for node in unsure if leaving else paths:
-                taken += self._trie.ids(node)
-                behind = automaton.run(state, paths[node])
+        unsure = [exit.behind(asked) if inner.leaving else tuple(exit.paths) for exit in exits]
+        for exit, nodes in zip(exits, unsure, strict=True):
+            for node in nodes:
+                behind = automaton.run(state, exit.paths[node])
                 if behind is not None:
                     found += self._trie.ids(node)
                     self._walk(automaton, behind, self._frontiers.of((node,)), found)
-            if onward is None or not leaving:
-                continue
-            if not unsure.isdisjoint(onward.nodes):
-                onward = self._frontiers.of(node for node in onward.nodes if node not in unsure)
+        if name is not None and asked:
+            name = (name, *unsure, tuple(found)) if any(unsure) else name
+            other: Mask | None = automaton.alike.get(name)
+            if other is not None:
+                return other
+        taken = [index for nodes in unsure for node in nodes for index in self._trie.ids(node)]
+        is_known = name is not None
+        for exit, nodes in zip(exits, unsure, strict=True):
+            onward = exit.onward if inner.leaving else None
+            if onward is not None and nodes:
+                onward = self._frontiers.of(node for node in onward.nodes if node not in nodes)
             if onward is not None:
-                self._walk_behind(automaton, state, paths, onward, found)
+                is_known &= self._walk_behind(inner, exit, onward, found)
         mask = self._mask_of(part, found, taken)
-        if same is not None and all(
-            exit.onward is None or (same[1], exit.onward) in automaton.alike for exit in exits
-        ):
-            automaton.alike[part, same[1]] = mask
+        if is_known:
+            _remember(automaton, name, mask)
         return mask
 
-    def _walk_behind(
-        self,
-        automaton: Automaton,
-        state: State,
-        paths: dict[int, bytes],
-        onward: Frontier,
-        found: list[int],
-    ) -> None:
+    def _walk_behind(self, inner: _Inner, exit: Exit, onward: Frontier, found: list[int]) -> bool:
         """Find the tokens that go on where a content has been left.
 
         Args:
-            automaton: The automaton.
-            state: The state inside of the content.
-            paths: The bytes up to the nodes of the trie, the shortest first.
-            onward: Nodes where it is sure to have been left by one byte.
+            inner: Where.
+            exit: By which byte.
+            onward: Nodes where it is sure to have been left by it.
             found: Takes the tokens.
-        """
-        leaving = automaton.rules.leaving(state.key)
-        nodes: Iterable[int] = onward.nodes
-        if leaving is Leaving.ALIKE:
-            same = automaton.same(state)
-            if same is not None:
-                found += self._behind_alike(automaton, state, paths[onward.nodes[0]], onward, same)
-                return
-        if leaving >= Leaving.ALIKE:
-            behind = automaton.run(state, paths[onward.nodes[0]])
-            assert behind is not None, "what is sure to leave a content leads somewhere"
-            if leaving is Leaving.SAME:
-                self._walk(automaton, behind, onward, found)
-                return
-            following = automaton.following(behind)
-            nodes = [node for node in nodes if self._trie.children(node, following)]
-        for node in nodes:
-            behind = automaton.run(state, paths[node])
-            assert behind is not None, "what is sure to leave a content leads somewhere"
-            self._walk(automaton, behind, self._frontiers.of((node,)), found)
 
-    def _behind_alike(
-        self,
-        automaton: Automaton,
-        before: State,
-        path: bytes,
-        onward: Frontier,
-        same: tuple[int, Hashable],
-    ) -> Sequence[int]:
+        Returns:
+            Whether they are the same for all that have the name of ``inner.same``.
+        """
+        automaton, state, leaving, same = inner
+        if leaving is Leaving.SAME:
+            behind = automaton.run(state, exit.paths[onward.nodes[0]])
+            assert behind is not None, "what is sure to leave a content leads somewhere"
+            walked = automaton.alike.get((behind, onward))
+            if walked is None:
+                below: list[int] = []
+                self._walk(automaton, behind, onward, below)
+                walked = _remember(automaton, (behind, onward), tuple(below))
+            found += walked
+            return False
+        if leaving is Leaving.ALIKE:
+            known: Alike | None = None
+            if same is not None:
+                known = automaton.alike.get((same[1], onward))
+            if known is None:
+                known = self._behind_alike(inner, exit, onward)
+                if same is not None:
+                    _remember(automaton, (same[1], onward), known)
+            ids, unlike = known
+            found += ids
+        else:
+            unlike = (onward,)
+        level: dict[State, list[Frontier]] = {}
+        for node in (node for frontier in unlike for node in frontier.nodes):
+            here = automaton.run(state, self._trie.path_beyond(node, exit.paths))
+            if here is not None:
+                frontier = self._frontiers.of((node,))
+                assert frontier is not None, "it leads on"
+                level.setdefault(here, []).append(frontier)
+        self._walk_level(automaton, level, found)
+        return same is not None and not unlike
+
+    def _behind_alike(self, inner: _Inner, exit: Exit, onward: Frontier) -> Alike:
         """The same where all nodes go on alike at first.
 
-        Args:
-            automaton: The automaton.
-            before: The state inside of the content.
-            path: The bytes up to one of the nodes.
-            onward: The nodes.
-            same: How far they go on alike, and the name of what does so (see `Swift.same`).
+        Returns:
+            The tokens that end before they may go on differently, and places where others may.
         """
-        length, name = same
-        known: tuple[int, ...] | None = automaton.alike.get((name, onward))
-        if known is not None:
-            return known
-        behind = automaton.alike.get((name, path[-1]))
+        automaton, state, _, same = inner
+        length, path = 0, exit.paths[onward.nodes[0]]
+        behind = None
+        if same is not None:
+            length = same[0]
+            behind = automaton.alike.get((same[1], exit.last))
         if behind is None:
-            behind = automaton.alike[name, path[-1]] = automaton.run(before, path)
+            behind = automaton.run(state, path)
             assert behind is not None, "what is sure to leave a content leads somewhere"
+            if same is not None:
+                _remember(automaton, (same[1], exit.last), behind)
         found: list[int] = []
         unlike: list[Frontier] = []
         open_ = [(behind, onward, length)]
         while open_:
-            state, frontier, left = open_.pop()
-            runs = automaton.runs(state)
-            if runs is None:
-                following = automaton.following(state)
-                runs = tuple(ONE[head] for head in frontier.heads if head in following)
-            for run in runs:
-                ids, further = self._frontiers.step(frontier, run[:left])
+            here, frontier, left = open_.pop()
+            runs = automaton.runs(here)
+            for run in _heads(automaton, here, frontier) if runs is None else runs:
+                first = run[: left or None]  # as a whole where only what comes next is the same
+                ids, further = self._frontiers.step(frontier, first)
                 found += ids
-                if further is not None and len(run) < left:
-                    here = automaton.run(state, run)
-                    assert here is not None, "a run that may come leads somewhere"
-                    open_.append((here, further, left - len(run)))
-                elif further is not None:
+                if further is None:
+                    continue
+                if len(run) < left:
+                    there = automaton.run(here, run)
+                    assert there is not None, "a run that may come leads somewhere"
+                    open_.append((there, further, left - len(run)))
+                else:
                     unlike.append(further)
-        if not unlike:
-            automaton.alike[name, onward] = tuple(found)
-        for node in (node for frontier in unlike for node in frontier.nodes):
-            here = automaton.run(before, self._trie.path(node))
-            if here is not None:
-                self._walk(automaton, here, self._frontiers.of((node,)), found)
-        return found
+        return tuple(found), tuple(unlike)
 
     def _walk(
         self, automaton: Automaton, state: State, frontier: Frontier | None, found: list[int]
@@ -295,86 +270,95 @@ class Masks:
 
         Nodes that lead to one state are looked at together: those of digits mostly do.
         """
-        level = {} if frontier is None else {state: [frontier]}
+        if frontier is not None:
+            self._walk_level(automaton, {state: [frontier]}, found)
+
+    def _walk_level(
+        self, automaton: Automaton, level: dict[State, list[Frontier]], found: list[int]
+    ) -> None:
+        """The same behind several states."""
         while level:
             open_, level = level, {}
             for state, some in open_.items():
                 frontier = some[0] if len(some) == 1 else self._frontiers.joined(tuple(some))
-                self._step(automaton, state, frontier, found, level)
+                runs = automaton.runs(state)
+                if runs is None:
+                    if self._within(automaton, state, frontier, found, level):
+                        continue
+                    runs = _heads(automaton, state, frontier)
+                steps = frontier.steps
+                for run in runs:
+                    ids, onward = steps.get(run) or self._frontiers.step(frontier, run)
+                    found += ids
+                    if onward is not None:
+                        behind = automaton.run(state, run)
+                        assert behind is not None, "a run that may come leads somewhere"
+                        level.setdefault(behind, []).append(onward)
 
-    def _step(
+    def _within(
         self,
         automaton: Automaton,
         state: State,
         frontier: Frontier,
         found: list[int],
         level: dict[State, list[Frontier]],
-    ) -> None:
-        """Find the tokens up to what comes next behind a state, and the states behind that."""
-        step = self._frontiers.step
-        runs: Sequence[bytes] | None = automaton.runs(state)
-        if runs is None:
-            contents = automaton.rules.contents(state.key)
-            if len(contents) == 1 and automaton.rules.leaving(state.key) is Leaving.SAME:
-                _, ids, exits = self._contents.below(contents[0], frontier)
-                found += ids
-                for path, further in exits:
-                    behind = automaton.run(state, path)
-                    assert behind is not None, "what is sure to leave a content leads somewhere"
-                    level.setdefault(behind, []).append(further)
-                return
-            following = automaton.following(state)
-            runs = [ONE[head] for head in frontier.heads if head in following]
-        steps = frontier.steps
-        for run in runs:
-            ids, onward = steps.get(run) or step(frontier, run)
-            found += ids
-            if onward is not None:
-                behind = automaton.run(state, run)
-                assert behind is not None, "a run that may come leads somewhere"
-                level.setdefault(behind, []).append(onward)
+    ) -> bool:
+        """Find the tokens up to the end of a content, and the states behind it.
+
+        Returns:
+            Whether it is known how it is left; else nothing has been done.
+        """
+        contents = automaton.rules.contents(state.key)
+        if len(contents) != 1:
+            return False
+        inner = _inner(automaton, state)
+        if inner.leaving < Leaving.ALIKE:
+            return False
+        _, ids, exits = self._contents.below(contents[0], frontier)
+        if exits and inner.leaving is Leaving.ALIKE:
+            asked = automaton.rules.asked(state.key)
+            if any(exit.behind(asked) for exit in exits):
+                return False
+        found += ids
+        for exit in exits:
+            if exit.onward is None:
+                continue
+            if inner.leaving is Leaving.ALIKE:
+                self._walk_behind(inner, exit, exit.onward, found)
+                continue
+            behind = automaton.run(state, exit.paths[exit.onward.nodes[0]])
+            assert behind is not None, "what is sure to leave a content leads somewhere"
+            level.setdefault(behind, []).append(exit.onward)
+        return True
 
     def _left(self, part: Inside) -> _Left:
         """How a content is left."""
-        by_byte: dict[bytes, dict[int, bytes]] = {}
-        ids: list[int] = []
-        for node, path in sorted(part.left):
-            by_byte.setdefault(path[-1:], {})[node] = path
-            ids += self._trie.ids(node)
-        exits = tuple(
-            _Exit(last, paths, {path: n for n, path in paths.items()}, self._frontiers.of(paths))
-            for last, paths in by_byte.items()
-        )
-        count = int(_count(part.bits.view(np.uint32)).sum())
-        bits, count = _marked(part.bits.tobytes(), count, ids)
+        exits = self._exits.get(part.left)
+        if exits is None:
+            if len(self._exits) >= MAX_EXITS:
+                self._exits.clear()
+            exits = self._exits[part.left] = exits_of(part.left, self._frontiers)
+        ids = [index for exit in exits for node in exit.paths for index in self._trie.ids(node)]
+        count = counted(part.bits)
+        bits, count = marked(part.bits.tobytes(), count, ids)
         return _Left(exits, bits.tobytes(), count)
 
 
-def _marked(
-    bits: bytes, count: int, found: Sequence[int], taken: Iterable[int] = ()
-) -> tuple[Bits, int]:
-    """Bits with some more, read-only, and how many are set.
+def _inner(automaton: Automaton, state: State) -> _Inner:
+    leaving = automaton.rules.leaving(state.key)
+    same = automaton.same(state) if leaving is Leaving.ALIKE else None
+    return _Inner(automaton, state, leaving, same)
 
-    Args:
-        bits: Those that are set.
-        count: How many these are.
-        found: Tokens that are legal.
-        taken: Tokens that are not, where they are not found.
-    """
-    marked = bytearray(bits)
-    for index in taken:
-        marked[index >> 3] &= ~(1 << (index & 7)) & 0xFF
-        count -= 1
-    if len(found) > MANY:
-        many = np.frombuffer(marked, dtype=np.uint8)
-        places = np.array(found)
-        np.bitwise_or.at(many, places >> 3, (1 << (places & 7)).astype(np.uint8))
-        count, found = int(_count(many.view(np.uint32)).sum()), ()
-    for index in found:
-        bit = 1 << (index & 7)
-        if not marked[index >> 3] & bit:
-            marked[index >> 3] |= bit
-            count += 1
-    made = np.frombuffer(marked, dtype=np.int32).copy()  # an array of its own is one object
-    made.flags.writeable = False
-    return made, count
+
+def _remember(automaton: Automaton, name: Hashable, found: T) -> T:
+    """Keep what has been found out of states that do the same."""
+    if len(automaton.alike) >= MAX_ALIKE:
+        automaton.alike.clear()
+    automaton.alike[name] = found
+    return found
+
+
+def _heads(automaton: Automaton, state: State, frontier: Frontier) -> tuple[bytes, ...]:
+    """The bytes that may come next in a state, as far as tokens go on so from some place."""
+    following = automaton.following(state)
+    return tuple([ONE[head] for head in following.translate(None, frontier.others)])

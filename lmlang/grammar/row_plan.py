@@ -6,20 +6,17 @@ plan     a … z the first, 0 … 9 the second edge; \ none; C3 …: a character
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from lmlang.grammar.alphabet import Alphabet, bits
-from lmlang.grammar.charset import LAST
 from lmlang.grammar.spelling import ESCAPES, Spelling, leads_of
 
 SEVERAL = -1
 """In place of an edge: there are several that it may be, or none."""
 
-Ranges: TypeAlias = tuple[tuple[int, int], ...]
 Lead: TypeAlias = tuple[int, tuple[int, int, int]]
 """An edge or `SEVERAL`; the first and last byte that come next, and how many are missing."""
 
@@ -35,12 +32,14 @@ class RowPlan:
         parted: First bytes that do not: each with the first and last character, and how many bytes
             are missing.
         escape: The edge of all escaped characters, or `SEVERAL`; None: none is possible.
+        following: The bytes that are possible, in ascending order.
     """
 
     index: Any
     leads: tuple[Lead, ...]
     parted: tuple[tuple[int, tuple[int, int, int]], ...]
     escape: int | None
+    following: bytes
 
 
 class RowPlans:
@@ -49,19 +48,31 @@ class RowPlans:
     Args:
         alphabet: The classes.
         spelling: How characters are written.
+
+    Attributes:
+        firsts: For each byte the first of those that lead alike where no escape has begun.
+        classes: For each byte that is a character the set of its class, 0 for others.
     """
 
     def __init__(self, alphabet: Alphabet, spelling: Spelling) -> None:
         self._alphabet = alphabet
         self._leads = leads_of(alphabet)
-        self._escaped: Ranges = ()
-        if spelling is not Spelling.PLAIN:
-            codes = tuple((code, code) for code in ESCAPES)
-            self._escaped = ((0, LAST),) if spelling is Spelling.JSON_FREE else codes
+        self._escaped = 0
+        if spelling is Spelling.JSON_FREE:
+            self._escaped = alphabet.all
+        elif spelling is Spelling.JSON:
+            for code in ESCAPES:
+                self._escaped |= 1 << alphabet.letter(code)
         bare = (b for b in range(128) if spelling is Spelling.PLAIN or b not in ESCAPES)
         self._bytes: dict[int, list[int]] = {}
+        self.classes = [0] * 256
+        firsts = bytearray(range(256))
         for byte in bare:
-            self._bytes.setdefault(alphabet.letter(byte), []).append(byte)
+            alike = self._bytes.setdefault(alphabet.letter(byte), [])
+            alike.append(byte)
+            firsts[byte] = alike[0]
+            self.classes[byte] = 1 << alphabet.letter(byte)
+        self.firsts = bytes(firsts)
         self._ascii = sum(1 << letter for letter in self._bytes)
         self._known: dict[tuple[int, ...], RowPlan] = {}
 
@@ -83,8 +94,8 @@ class RowPlans:
                 index[self._bytes[letter]] = number
         leads: list[Lead] = []
         parted: list[tuple[int, tuple[int, int, int]]] = []
-        for (_, first, last, missing), group in self._leads:
-            edge = self._edge(edges, (group[0][1:],))
+        for (some, first, last, missing), group in self._leads:
+            edge = _edge(edges, some)
             if edge is None:
                 continue
             if edge == SEVERAL:
@@ -92,21 +103,16 @@ class RowPlans:
             else:
                 index[[lead for lead, _, _ in group]] = len(edges) + len(leads)
                 leads.append((edge, (first, last, missing)))
-        escape = self._edge(edges, self._escaped)
+        escape = _edge(edges, self._escaped)
         if escape is not None:
             index[ord("\\")] = len(edges) + len(leads)
-        return RowPlan(index, tuple(leads), tuple(parted), escape)
+        following = {*np.flatnonzero(index >= 0).tolist(), *(lead for lead, _ in parted)}
+        return RowPlan(index, tuple(leads), tuple(parted), escape, bytes(sorted(following)))
 
-    def _edge(self, edges: tuple[int, ...], ranges: Iterable[tuple[int, int]]) -> int | None:
-        """The edge of every character in some ranges, or `SEVERAL`; None: all have none."""
-        met, some_have_none = set[int](), False
-        for first, last in ranges:
-            some = self._alphabet.within(first, last)
-            for number, classes in enumerate(edges):
-                if some & classes:
-                    met.add(number)
-                    some &= ~classes
-            some_have_none = some_have_none or bool(some)
-        if not met:
-            return None
-        return SEVERAL if some_have_none or len(met) > 1 else met.pop()
+
+def _edge(edges: tuple[int, ...], some: int) -> int | None:
+    """The edge of all of some classes, or `SEVERAL`; None: they have none."""
+    for number, classes in enumerate(edges):
+        if some & classes:
+            return SEVERAL if some & ~classes else number
+    return None

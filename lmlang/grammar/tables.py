@@ -10,7 +10,6 @@ or, where every way to end it leads to one state, to that one: so most of them a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from threading import Lock
 from typing import Any, TypeAlias
@@ -23,7 +22,7 @@ from lmlang.grammar.automaton import DEAD, LEAVE
 from lmlang.grammar.language import Language
 from lmlang.grammar.machine import GONE, NEVER, Edges
 from lmlang.grammar.machines import Lengths, Texts
-from lmlang.grammar.row_plan import SEVERAL, RowPlans
+from lmlang.grammar.row_plan import SEVERAL, RowPlan, RowPlans
 from lmlang.grammar.spelling import (
     ESCAPES,
     FREE_ESCAPES,
@@ -34,6 +33,7 @@ from lmlang.grammar.spelling import (
     characters_of,
     shared_digits,
 )
+from lmlang.grammar.text_ends import Ends
 
 __all__ = ["Spelling", "TextTable", "spelled"]
 
@@ -76,12 +76,11 @@ class TextTable:
         self._living: dict[int, Edges] = {}
         self._by_letter: dict[int, dict[int, int]] = {}
         self._lock = Lock()
-        self._slots = np.full(1024, -1, np.int32)
-        self._store = np.empty((64, 256), np.int32)
-        self._used = 0
+        self._rows: dict[int, Any] = {}
         self._following: dict[int, bytes] = {}
         self._heads: dict[bytes, bytes] = {}  # one object for equal ones
         self._plans = RowPlans(self._alphabet, spelling)
+        self._ends = Ends(machine, spelling)
         self._blocks: dict[tuple[int, int, int], list[list[tuple[int, int, int]]]] = {}
         if machine.distance(machine.start) >= NEVER:
             raise Unsatisfiable(f"{language.name}: no text at all is possible.")
@@ -96,27 +95,21 @@ class TextTable:
 
     def rows(self, states: Any) -> Any:
         """The rows of some states, int32 [len(states), 256]: a state, `DEAD` or `LEAVE`."""
-        wanted = np.asarray(states, np.int64)
+        wanted = np.asarray(states).tolist()
         with self._lock:
-            if len(wanted) > MAX_ROWS // 2:
-                return np.stack([self._row(state) for state in wanted.tolist()])
-            slots = self._slots[wanted]
-            while (slots < 0).any():  # twice if there was no room for the last of them
-                for state in wanted[slots < 0].tolist():
-                    self._slot(state)
-                slots = self._slots[wanted]
-            return self._store[slots]
+            rows = [self._row(s) if len(self._keys[s]) == 1 else self._kept(s) for s in wanted]
+        return np.stack(rows)
 
     def push(self, state: int, byte: int) -> int:
         """One entry of a row."""
         with self._lock:
-            return int(self._kept(state)[byte])
+            return self._pushed(state, byte)
 
     def run(self, state: int, data: bytes, at: int) -> tuple[int, int]:
         """The state behind bytes that stay inside, from a place on, and the place behind them."""
         with self._lock:
             while at < len(data):
-                onward = int(self._kept(state)[data[at]])
+                onward = self._pushed(state, data[at])
                 if onward < 0:
                     break
                 state, at = onward, at + 1
@@ -128,7 +121,7 @@ class TextTable:
         if self._free or len(key) > 1 or not isinstance(kind, Texts):
             return None
         rests = kind.rests(self._machine.key(key[0]), MAX_RESTS)
-        return None if rests is None else [self._spelled(rest) for rest in rests]
+        return None if rests is None else [self._ends.spelled(rest) for rest in rests]
 
     def counted(self, state: int) -> tuple[int, int | None] | None:
         """Where only their number matters: how many characters must come at least, and may at most.
@@ -146,9 +139,18 @@ class TextTable:
         found = self._following.get(state)
         if found is None:
             with self._lock:
-                found = bytes(np.flatnonzero(self._kept(state) != DEAD).tolist())
+                found = self._followed(state)
             self._following[state] = found = self._heads.setdefault(found, found)
         return found
+
+    def firsts(self, state: int) -> bytes | None:
+        """For each byte the first of those that lead alike, from a state and from all behind it.
+
+        Behind a backslash they do not, unless texts are written as they are. None: an escape has
+        begun.
+        """
+        kind = self._keys[state][0]
+        return None if kind in ("escape", "hex", "pair") else self._plans.firsts
 
     def is_between(self, state: int) -> bool:
         """Whether no character has begun."""
@@ -161,11 +163,7 @@ class TextTable:
 
     def completion(self, state: int) -> bytes:
         """The fewest bytes, or nearly, that lead to where it may end, without a closing quote."""
-        key = self._keys[state]
-        if len(key) == 1:
-            return self._spelled(self._machine.completion(key[0]))
-        first, target = self._character_end(key)
-        return first + self._spelled(self._machine.completion(target))
+        return self._ends.completion(self._keys[state])
 
     def alike(self, state: int, length: int) -> int:
         """A state where runs of at most ``length`` bytes do the same; this one, or one for many."""
@@ -184,30 +182,40 @@ class TextTable:
         if found is None:
             found = self._numbers[key] = len(self._keys)
             self._keys.append(key)
-            if found >= len(self._slots):
-                self._slots = np.append(self._slots, np.full_like(self._slots, -1))
+        return found
+
+    def _pushed(self, state: int, byte: int) -> int:
+        """One entry of a row, which is not made for a character that is one byte."""
+        key = self._keys[state]
+        some = self._plans.classes[byte]
+        if len(key) > 1 or not some:
+            return int(self._kept(state)[byte])
+        edges = self._alive(key[0])
+        if len(edges) > MANY:
+            target = self._targets(key[0]).get(some.bit_length() - 1)
+            return DEAD if target is None else self._number((target,))
+        for others, target in edges:
+            if some & others:
+                return self._number((target,))
+        return DEAD
+
+    def _followed(self, state: int) -> bytes:
+        key = self._keys[state]
+        if len(key) > 1:
+            return bytes(np.flatnonzero(self._kept(state) != DEAD).tolist())
+        found = self._planned(key[0])[0].following
+        if self._json and self._machine.accepting(key[0]):
+            found = bytes(sorted(found + b'"'))
         return found
 
     def _kept(self, state: int) -> Any:
         """The row of a state; the lock is held."""
-        slot = self._slot(state)
-        return self._store[slot]
-
-    def _slot(self, state: int) -> int:
-        """Where the row of a state is kept."""
-        found = int(self._slots[state])
-        if found < 0:
-            row = self._row(state)
-            if self._used >= len(self._store):
-                if len(self._store) < MAX_ROWS:
-                    self._store = np.vstack([self._store, np.empty_like(self._store)])
-                else:
-                    self._slots.fill(-1)
-                    self._used = 0
-            found, self._used = self._used, self._used + 1
-            self._store[found] = row
-            self._slots[state] = found
-        return found
+        row = self._rows.get(state)
+        if row is None:
+            if len(self._rows) >= MAX_ROWS:
+                self._rows.clear()
+            row = self._rows[state] = self._row(state)
+        return row
 
     def _row(self, state: int) -> Any:
         key = self._keys[state]
@@ -264,10 +272,7 @@ class TextTable:
                 if some:
                     targets.add(GONE)
         else:
-            by_letter = self._by_letter.get(source)
-            if by_letter is None:
-                by_letter = {letter: to for some, to in edges for letter in bits(some)}
-                self._by_letter[source] = by_letter
+            by_letter = self._targets(source)
             for first, last in ranges:
                 for letter in self._alphabet.letters(first, last):
                     targets.add(by_letter.get(letter, GONE))
@@ -277,11 +282,24 @@ class TextTable:
             return None
         return ~targets.pop() if len(targets) == 1 else source
 
-    def _fill_between(self, row: Any, state: int) -> None:
+    def _targets(self, source: int) -> dict[int, int]:
+        """Where each class leads that is possible, for a source with many edges."""
+        found = self._by_letter.get(source)
+        if found is None:
+            edges = self._alive(source)
+            found = {letter: target for some, target in edges for letter in bits(some)}
+            self._by_letter[source] = found
+        return found
+
+    def _planned(self, state: int) -> tuple[RowPlan, list[int]]:
+        """What bytes do between characters, and the targets of the edges in it."""
         joined: dict[int, int] = {}
         for some, target in self._alive(state):
             joined[target] = joined.get(target, 0) | some
-        plan, targets = self._plans.of(tuple(joined.values())), list(joined)
+        return self._plans.of(tuple(joined.values())), list(joined)
+
+    def _fill_between(self, row: Any, state: int) -> None:
+        plan, targets = self._planned(state)
         onward = [self._number((target,)) for target in targets]
         for edge, (first, last, missing) in plan.leads:
             onward.append(self._number(("to", ~targets[edge], first, last, missing)))
@@ -319,8 +337,14 @@ class TextTable:
         return found
 
     def _fill_escape(self, row: Any, source: int, written: bytes) -> None:
+        ways: dict[int, int | None] = {}  # of classes
         for code, text in (FREE_ESCAPES if self._free else ESCAPES).items():
-            way = self._way(source, [(code, code)]) if text.startswith(written) else None
+            if not text.startswith(written):
+                continue
+            letter = self._alphabet.letter(code)
+            if letter not in ways:
+                ways[letter] = self._way(source, [(code, code)])
+            way = ways[letter]
             if way is not None:
                 rest = text[len(written) :]
                 onward = ("escape", source, written + rest[:1]) if rest[1:] else (~way,)
@@ -343,60 +367,6 @@ class TextTable:
             else:
                 onward = (~inner,)
             row[digit] = self._number(onward)
-
-    # Completions ---------------------------------------------------------------------------------
-
-    def _spelled(self, text: str) -> bytes:
-        if self._json:
-            text = json.dumps(text, ensure_ascii=False)[1:-1]
-        return text.encode()
-
-    def _character_end(self, key: Key) -> tuple[bytes, int]:
-        """The rest of a character that has begun, and the state behind it: one near to an end."""
-        kind, source = key[0], key[1]
-        if kind == "to":
-            _, _, first, _, missing = key
-            return bytes([first]) + b"\x80" * (missing - 1), ~source
-        if kind == "in":
-            _, _, first, last, missing = key
-            code, target = self._nearest(source, [(first, last)])
-            return chr(code).encode()[-missing:], target
-        if kind == "escape":
-            written = key[2]
-            ends = {
-                code: text[len(written) :]
-                for code, text in (FREE_ESCAPES if self._free else ESCAPES).items()
-                if text.startswith(written)
-            }
-            letters = 0
-            for code in ends:
-                letters |= 1 << self._alphabet.letter(code)
-            if any(letters & some for some, _ in self._alive(source)):
-                code, target = self._nearest(source, [(code, code) for code in sorted(ends)])
-                return ends[code], target
-            rest, target = self._character_end(("hex", source, 0, 4, NO_HALF))
-            return b"u" + rest, target
-        value, missing, high = (key[2], key[3], key[4]) if kind == "hex" else (0, 4, key[2])
-        code, target = self._nearest(source, characters_of(value, missing, high))
-        digits = f"{code:04x}"
-        if code > 0xFFFF:
-            upper, lower = 0xD800 + (code - 0x10000 >> 10), 0xDC00 + (code & 0x3FF)
-            digits = f"{lower:04x}" if high else f"{upper:04x}\\u{lower:04x}"
-        if kind == "pair":
-            return PAIR[key[3] :] + digits.encode(), target
-        return digits[4 - missing :].encode(), target
-
-    def _nearest(self, source: int, ranges: list[tuple[int, int]]) -> tuple[int, int]:
-        """The character in some ranges behind which the fewest others complete the text."""
-        found: list[tuple[int, int, int, int]] = []
-        for index, (first, last) in enumerate(ranges):
-            here = self._alphabet.within(first, last)
-            for some, target in self._alive(source):
-                if some & here:
-                    found.append((self._machine.distance(target), index, target, some & here))
-        _, index, target, some = min(found)
-        code = self._alphabet.first(some, *ranges[index])
-        return code, target
 
 
 _spelled_lock = Lock()

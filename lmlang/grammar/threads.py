@@ -11,11 +11,12 @@ is gone; one whose duties are met accepts where its node does.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from threading import Lock
 from typing import TypeAlias
 
 from lmlang.grammar.alphabet import bits
 from lmlang.grammar.letters import NOTHING, OTHER, Letters, holds
-from lmlang.grammar.likeness import alike_for
+from lmlang.grammar.likeness import Likeness
 from lmlang.grammar.machine import NEVER, too_large
 from lmlang.grammar.nodes import ANYTHING, END, Automaton, without_anchors
 
@@ -60,7 +61,8 @@ class Pattern:
         self._behind: dict[int, Threads] = {}
         self._alike: dict[int, dict[int, int]] = {}
         self._read_by: list[int] | None = None  # for each class, the sets that have it, as bits
-        self._leads: tuple[dict[int, int], dict[int, frozenset[int]]] | None = None
+        self._likeness: Likeness | None = None
+        self._lock = Lock()
         self._firsts: dict[tuple[int, frozenset[int]], Key] = {}
         self.sure = not self._asserts and not self._looks
         farthest = max(d for d in self._distances_of_nodes if d < NEVER)
@@ -78,18 +80,14 @@ class Pattern:
             return key
         classes = self._alike.get(length)
         if classes is None:
-            classes = self._alike[length] = self._likeness(length)
+            with self._lock:
+                if self._likeness is None:
+                    self._likeness = Likeness(*self._led())
+            classes = self._alike[length] = self._likeness.classes(length)
         if not classes:
             return key
         threads = frozenset([classes[number] for number, _ in key[0]])
         return self._firsts.setdefault((length, threads), key)
-
-    def _likeness(self, length: int) -> dict[int, int]:
-        """The classes of nodes that do the same; none if that would take too long."""
-        if self._leads is None:
-            self._leads = self._led()
-        kinds, onward = self._leads
-        return alike_for(length, kinds, onward) if kinds else {}
 
     def _led(self) -> tuple[dict[int, int], dict[int, frozenset[int]]]:
         """What each node reads, and where it leads; nothing if there are too many ways."""

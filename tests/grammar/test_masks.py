@@ -336,7 +336,7 @@ def test_many_tokens_are_marked_as_few_are(text: str, monkeypatch: pytest.Monkey
     vocabulary = vocabulary_of([str(number).encode() for number in range(700)] + [b'"', b"x"])
     masks = []
     for many in (0, 1 << 30):
-        monkeypatch.setattr("lmlang.grammar.masks.MANY", many)
+        monkeypatch.setattr("lmlang.grammar.mask.MANY", many)
         grammar = compile_spec(JsonSchema(text), vocabulary)
         state = grammar.automaton.run(grammar.automaton.start, b"1")
         assert state is not None
