@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import NamedTuple
 
 from lmlang.grammar.automaton import LEAVE, Content
 from lmlang.grammar.language import ANY
 from lmlang.grammar.schema.escape import can_leave, leaves_all, stays_open
-from lmlang.grammar.schema.keys import beginning, count
+from lmlang.grammar.schema.keys import any_begins, beginning, united
 from lmlang.grammar.schema.moves import Context, Goals, Move, Phase, Start, ended
 from lmlang.grammar.schema.object_plan import ObjectPlan, Spot
 from lmlang.grammar.schema.shapes import Node
@@ -39,11 +39,10 @@ class Reading(NamedTuple):
     meets: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
+class Members(NamedTuple):
     """Inside of an object, but not of a key.
 
-    Args:
+    Attributes:
         readings: How it may be understood.
         phase: Where between the properties.
         rest: What is still to come of white space, with a quote or a brace behind it, or a colon.
@@ -64,20 +63,18 @@ class Members:
 
     def push(self, byte: int, context: Context) -> tuple[Move, ...]:
         """What one more byte does."""
-        layout = context.layout
         if self.rest:
-            return self._literal(self.rest, byte, context)
-        closing = layout.ending((), self.phase is Phase.OPEN, self.depth, b"}")
+            return self._literal(self.readings, self.phase, self.rest, byte, context)
+        layout, first = context.layout, self.phase is Phase.OPEN
+        closing = layout.ending((), first, self.depth, b"}")
         if byte == closing[0]:
-            done = tuple(r for r in self.readings if r.plan.may_end(r.spot))
-            return replace(self, readings=done, phase=Phase.CLOSING)._literal(
-                closing, byte, context
-            )
-        wanting = tuple(r for r in self.readings if r.plan.may_go_on(r.spot))
-        first = self.phase is Phase.OPEN
-        before = layout.opening(self.depth) if first else layout.between(self.depth)
-        going_on = replace(self, readings=wanting, phase=Phase.BEFORE)
-        return going_on._literal(before + b'"', byte, context)
+            done = tuple([r for r in self.readings if r.plan.may_end(r.spot)])
+            return self._literal(done, Phase.CLOSING, closing, byte, context)
+        before = (layout.opening(self.depth) if first else layout.between(self.depth)) + b'"'
+        if byte != before[0]:
+            return ()
+        wanting = tuple([r for r in self.readings if r.plan.may_go_on(r.spot)])
+        return self._literal(wanting, Phase.BEFORE, before, byte, context)
 
     def following(self, context: Context) -> bytes:
         """The bytes that do something."""
@@ -99,8 +96,14 @@ class Members:
         return tuple(sorted(found))
 
     def run(self, data: bytes, at: int) -> tuple[Members, int]:
-        """Byte by byte."""
-        return self, at
+        """What is still to come, but for its last byte."""
+        rest, end = self.rest, at
+        while end < len(data) and end - at < len(rest) - 1 and data[end] == rest[end - at]:
+            end += 1
+        if end == at:
+            return self, at
+        rest = rest[end - at :]
+        return Members(self.readings, self.phase, rest, self.depth, self.canonical), end
 
     def begins(self, context: Context) -> Start | None:
         """No value begins without a key."""
@@ -116,8 +119,10 @@ class Members:
 
     def widened(self) -> Members:
         """Where at least as much may come (see `automaton.Swift`)."""
-        readings = (r._replace(spot=r.plan.widened(r.spot)) for r in self.readings)
-        return replace(self, readings=tuple(dict.fromkeys(readings)))
+        readings = dict.fromkeys(
+            [Reading(r.goal, r.plan, r.plan.widened(r.spot), r.node, r.meets) for r in self.readings]
+        )
+        return Members(tuple(readings), self.phase, self.rest, self.depth, self.canonical)
 
     def resume(self, goals: Goals, text: bytes | None) -> Members:
         """Behind a value that is of some goals."""
@@ -137,8 +142,9 @@ class Members:
             text, goals = self._key().finish(context)
             return self.rest + text, goals
         if self.phase is Phase.COLON:
-            _, text, goal = min(valued(self, context), key=lambda found: found[0])
-            return self.rest + text, (goal,)
+            found = (shortest_value(reading, self.depth, context) for reading in self.readings)
+            _, value, ending, goal = min(filter(None, found), key=itemgetter(0))
+            return self.rest + value + ending, (goal,)
         best: tuple[int, Reading] | None = None
         for reading in self.readings:
             cost = reading.plan.cost(reading.spot)
@@ -149,43 +155,57 @@ class Members:
         ending = plan.ending(spot, self.phase is Phase.OPEN, self.depth, context.layout)
         return ending, (goal,)
 
-    def _literal(self, text: bytes, byte: int, context: Context) -> tuple[Move, ...]:
-        """The first byte of what must come now."""
-        if byte != text[0] or not self.readings:
+    def _literal(
+        self,
+        readings: tuple[Reading, ...],
+        phase: Phase,
+        text: bytes,
+        byte: int,
+        context: Context,
+    ) -> tuple[Move, ...]:
+        """The first byte of what must come now, as some readings have it."""
+        if byte != text[0] or not readings:
             return ()
-        if text[1:]:
-            return (Move(replace(self, rest=text[1:])),)
-        if self.phase is Phase.CLOSING:
-            return ended(self.goals)
-        if self.phase is Phase.BEFORE:
-            return (Move(self._key()),)
-        nodes = {
-            value.node for r in self.readings for value in r.plan.values(r.spot, r.node, r.meets)
-        }
+        here = Members(readings, phase, text[1:], self.depth, self.canonical)
+        if here.rest:
+            return (Move(here),)
+        if phase is Phase.CLOSING:
+            return ended(here.goals)
+        if phase is Phase.BEFORE:
+            return (Move(here._key()),)
+        nodes = {value.node for r in readings for value in r.plan.values(r.spot, r.node, r.meets)}
         start = Start(tuple(sorted(nodes)), context.layout.inner(self.depth), self.canonical)
-        return (Move(replace(self, phase=Phase.WAIT, rest=b""), start),)
+        return (Move(Members(readings, Phase.WAIT, b"", self.depth, self.canonical), start),)
 
     def _key(self) -> Key:
-        readings = []
+        readings, states = [], []
         for goal, plan, spot, *_ in self.readings:
-            cells = []
-            for number in plan.open_cells(spot):
-                table = plan.cell_table(number, spot)
-                cells.append((number, table, table.start))
-            readings.append(KeyReading(goal, plan, spot, bool(plan.keys(spot)), tuple(cells)))
-        return Key(tuple(readings), b"", self.depth, self.canonical)
+            cells = tuple([(n, plan.cell_table(n, spot)) for n in plan.open_cells(spot)])
+            states.append(tuple([table.start for _, table in cells]))
+            readings.append(KeyReading(goal, plan, spot, bool(plan.keys(spot)), cells))
+        return Key(tuple(readings), tuple(states), b"", self.depth, self.canonical)
 
 
-def valued(members: Members, context: Context) -> Iterator[tuple[int, bytes, Node]]:
-    """For each reading behind a key, the shortest value and rest: its size, the text, the goal."""
-    layout = context.layout
-    for goal, plan, spot, base, meets in members.readings:
-        for node, then in plan.values(spot, base, meets):
-            value = context.text(node, layout.inner(members.depth))
-            cost = plan.cost(then)
-            if cost is not None:
-                text = value + plan.ending(then, False, members.depth, layout)
-                yield len(text), text, goal
+def shortest_value(
+    reading: Reading, depth: int, context: Context
+) -> tuple[int, bytes, bytes, Node] | None:
+    """Behind a key, the shortest value and rest: their size, both, the goal; None: there is none.
+
+    Args:
+        reading: How the object may be understood.
+        depth: Of the object, where it is indented; else 0.
+        context: For the shortest texts.
+    """
+    goal, plan, spot, base, meets = reading
+    layout, best = context.layout, None
+    for node, then in plan.values(spot, base, meets):
+        if plan.cost(then) is not None:
+            value = context.text(node, layout.inner(depth))
+            ending = plan.ending(then, False, depth, layout)
+            size = len(value) + len(ending)
+            if best is None or size < best[0]:
+                best = (size, value, ending, goal)
+    return best
 
 
 class KeyReading(NamedTuple):
@@ -193,28 +213,36 @@ class KeyReading(NamedTuple):
 
     Attributes:
         named: Whether it may be one of the names that may come next.
-        cells: Other keys that it may be: the number of the cell, its table, the state in it.
+        cells: Other keys that it may be: the numbers of the cells and their tables.
     """
 
     goal: Node
     plan: ObjectPlan
     spot: Spot
     named: bool
-    cells: tuple[tuple[int, TextTable, int], ...]
+    cells: tuple[tuple[int, TextTable], ...]
+
+    def widened(self) -> KeyReading:
+        """The one of all that differ in the keys that have been written."""
+        wide = self.plan.widened(self.spot)
+        if wide is self.spot:
+            return self
+        return KeyReading(self.goal, self.plan, wide, self.named, self.cells)
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """Inside of a key of an object.
 
-    Args:
-        readings: How it may be understood.
+    Attributes:
+        readings: How it may be understood; the same object along a key, while all are possible.
+        states: For each reading those in the tables of its cells.
         typed: What has been written of it.
         depth: Of the object, where it is indented; else 0.
         canonical: Whether the object has one spelling.
     """
 
     readings: tuple[KeyReading, ...]
+    states: tuple[tuple[int, ...], ...]
     typed: bytes
     depth: int
     canonical: bool
@@ -230,8 +258,8 @@ class Key:
         found, size = set[bytes](), len(self.typed)
         for _, plan, spot, _, cells in self.readings:
             if cells:
-                found.update(self._rivals(plan, spot, self.typed))
-                found.update(key[size:] for key in beginning(plan.ascending, self.typed))
+                found.update(plan.rivals(spot, self.typed))
+                found.update([key[size:] for key in beginning(plan.ascending, self.typed)])
         return found
 
     def push(self, byte: int, context: Context) -> tuple[Move, ...]:
@@ -247,35 +275,69 @@ class Key:
 
     def _onward(self, more: bytes) -> Key | None:
         """The key with some bytes more, as long as it does not end; None where it cannot go on."""
-        typed = self.typed + more
-        onward = []
-        for goal, plan, spot, named, cells in self.readings:
-            if named:
-                named = count(plan.keys(spot), typed) > 0
+        typed, same = self.typed + more, True
+        readings, states = list[KeyReading](), list[tuple[int, ...]]()
+        for reading, before in zip(self.readings, self.states, strict=True):
+            goal, plan, spot, named, cells = reading
+            named = named and any_begins(plan.keys(spot), typed)
+            here = before
             if cells:
-                cells = tuple(self._within(plan, spot, cells, typed, more))
-            if named or cells:
-                onward.append(KeyReading(goal, plan, spot, named, cells))
-        return Key(tuple(onward), typed, self.depth, self.canonical) if onward else None
+                cells, here = self._within(reading, before, typed, more)
+            if named != reading.named or cells is not reading.cells:
+                same = False
+                if not named and not cells:
+                    continue
+                reading = KeyReading(goal, plan, spot, named, cells)
+            readings.append(reading)
+            states.append(here)
+        if not readings:
+            return None
+        kept = self.readings if same else tuple(readings)
+        return Key(kept, tuple(states), typed, self.depth, self.canonical)
+
+    def _within(
+        self, reading: KeyReading, states: tuple[int, ...], typed: bytes, more: bytes
+    ) -> tuple[tuple[tuple[int, TextTable], ...], tuple[int, ...]]:
+        """The cells that have a key which begins so and has not been written, and their states.
+
+        Args:
+            reading: With the cells that have a key without the last bytes.
+            states: Their states there.
+            typed: How the key begins.
+            more: The last bytes of that.
+        """
+        cells, rivals = reading.cells, reading.plan.rivals(reading.spot, typed)
+        found, onward = [], []
+        for cell, state in zip(cells, states, strict=True):
+            table = cell[1]
+            state, end = table.run(state, more, 0)
+            if end == len(more) and (not rivals or can_leave(table, state, rivals)):
+                found.append(cell)
+                onward.append(state)
+        return cells if len(found) == len(cells) else tuple(found), tuple(onward)
 
     def following(self, context: Context) -> bytes:
         """The bytes that do something."""
-        found, unsure, size = set[int](), set[int](), len(self.typed)
-        for _, plan, spot, named, cells in self.readings:
+        found, unsure, size = list[bytes](), set[int](), len(self.typed)
+        for reading, states in zip(self.readings, self.states, strict=True):
+            _, plan, spot, named, cells = reading
             if named:
-                for key in beginning(plan.keys(spot), self.typed):
-                    found.add(key[size] if len(key) > size else QUOTE)
-            rivals = self._rivals(plan, spot, self.typed) if cells else ()
-            taken = {rival[0] if rival else QUOTE for rival in rivals}
-            for _, table, state in cells:
-                found.update(table.following(state).translate(None, bytes(taken)))
-            unsure |= taken
-        found.update(byte for byte in unsure - found if self.push(byte, context))
-        return bytes(sorted(found))
+                keys = beginning(plan.keys(spot), self.typed)
+                heads = {key[size] if len(key) > size else QUOTE for key in keys}
+                found.append(bytes(sorted(heads)))
+            rivals = plan.rivals(spot, self.typed) if cells else ()
+            taken = bytes({rival[0] if rival else QUOTE for rival in rivals})
+            for (_, table), state in zip(cells, states, strict=True):
+                found.append(table.following(state).translate(None, taken))
+            unsure.update(taken)
+        if unsure:
+            unsure.difference_update(*found)
+            found.append(bytes([byte for byte in sorted(unsure) if self.push(byte, context)]))
+        return united(found)
 
     def runs(self, context: Context) -> tuple[bytes, ...] | None:
         """The rests of names, if it must be one."""
-        if any(reading.cells for reading in self.readings):
+        if any(self.states):
             return None
         size, end = len(self.typed), b'"' + context.layout.colon
         rests = {
@@ -298,9 +360,9 @@ class Key:
         Whether the next key may end depends on this one, if it is also none of the names; nothing
         that comes before depends on those that have been written.
         """
-        if len(self.readings) > 1 or len(self.readings[0].cells) != 1:
+        if len(self.readings) > 1 or len(self.states[0]) != 1:
             return None
-        goal, plan, spot, _, ((number, _, _),) = self.readings[0]
+        goal, plan, spot, _, ((number, _),) = self.readings[0]
         if not plan.are_alike(number, spot):
             return None
         value, quotes = 1, 2
@@ -309,23 +371,24 @@ class Key:
 
     def like(self) -> Key:
         """One for many in which the same may come, as long as nothing that is known begins so."""
-        for _, plan, spot, named, cells in self.readings:
+        for (_, plan, spot, named, cells), states in zip(self.readings, self.states, strict=True):
             if named or not plan.forgets(spot):
                 return self
-            if not all(table.is_between(state) for _, table, state in cells):
+            if not all([t.is_between(at) for (_, t), at in zip(cells, states, strict=True)]):
                 return self
         if self.known:
             return self
-        like = replace(self, readings=self._widened(), typed=NO_KEY)
+        like = self._widened(NO_KEY)
         return self if like == self else like
 
     def widened(self) -> Key:
         """Where at least as much may come (see `automaton.Swift`)."""
-        return replace(self, readings=self._widened()).like()
+        return self._widened(self.typed).like()
 
-    def _widened(self) -> tuple[KeyReading, ...]:
-        readings = (r._replace(spot=r.plan.widened(r.spot)) for r in self.readings)
-        return tuple(dict.fromkeys(readings))
+    def _widened(self, typed: bytes) -> Key:
+        wide = dict.fromkeys(zip([r.widened() for r in self.readings], self.states, strict=True))
+        readings, states = zip(*wide, strict=True)
+        return Key(readings, states, typed, self.depth, self.canonical)
 
     def begins(self, context: Context) -> Start | None:
         """No value begins inside of a key."""
@@ -338,21 +401,21 @@ class Key:
     def contents(self) -> tuple[Content, ...]:
         """The tables of the keys that it may be, where some are no names."""
         found = dict[Content, None]()
-        if not any(reading.cells for reading in self.readings):
+        if not any(self.states):
             return ()
-        for _, plan, spot, named, cells in self.readings:
+        for (_, plan, spot, named, cells), states in zip(self.readings, self.states, strict=True):
             if plan.covers and not plan.ordered and self._all_open(plan, spot):
                 # All keys but some names and some that have been written: each beginning goes on.
                 table = spelled(ANY, Spelling.JSON)
-                between = any(table.is_between(state) for _, table, state in cells)
+                between = any(t.is_between(at) for (_, t), at in zip(cells, states, strict=True))
                 begun = b"" if between else self.typed
                 found[table, table.run(table.start, begun, 0)[0]] = None
                 continue
             if named:
                 table = plan.names_table(plan.keys(spot))
                 found[table, table.run(table.start, self.typed, 0)[0]] = None
-            for _, table, state in cells:
-                rivals = self._rivals(plan, spot, self.typed)
+            rivals = plan.rivals(spot, self.typed)
+            for (_, table), state in zip(cells, states, strict=True):
                 if not all(stays_open(table, state, rival) for rival in rivals):
                     return ()
                 found[table, state] = None
@@ -363,67 +426,41 @@ class Key:
 
     def finish(self, context: Context) -> tuple[bytes, Goals]:
         """The fewest bytes, or nearly, that end the object."""
-        best: tuple[int, bytes, Node] | None = None
+        best: tuple[int, bytes, bytes, bytes, Node] | None = None
         for key, reading in self._ends():
-            behind = Members((reading,), Phase.COLON, b"", self.depth, self.canonical)
-            for size, text, goal in valued(behind, context):
-                size += len(key)
-                if best is None or size < best[0]:
-                    best = (size, key + b'"' + context.layout.colon + text, goal)
+            found = shortest_value(reading, self.depth, context)
+            if found is not None and (best is None or len(key) + found[0] < best[0]):
+                size, value, ending, goal = found
+                best = (len(key) + size, key, value, ending, goal)
         assert best is not None, "every reading has an end"
-        return best[1], (best[2],)
+        _, key, value, ending, goal = best
+        return b"".join((key, b'"', context.layout.colon, value, ending)), (goal,)
 
     def _complete(self) -> Iterator[Reading]:
         """The readings for which the key is complete."""
-        for goal, plan, spot, named, cells in self.readings:
+        for (goal, plan, spot, named, cells), states in zip(
+            self.readings, self.states, strict=True
+        ):
             if named and self.typed in beginning(plan.keys(spot), self.typed):
                 yield Reading(goal, plan, *plan.by_key(spot, self.typed))
-            for number, table, state in cells:
-                fresh = plan.ordered or self.typed not in spot.written
+            fresh = plan.ordered or self.typed not in spot.written
+            for (number, table), state in zip(cells, states, strict=True):
                 if fresh and table.push(state, QUOTE) == LEAVE:
                     cell = plan.cells[number]
                     then = plan.behind(spot, self.typed)
                     yield Reading(goal, plan, then, cell.node, cell.meets)
 
-    def _within(
-        self,
-        plan: ObjectPlan,
-        spot: Spot,
-        cells: tuple[tuple[int, TextTable, int], ...],
-        typed: bytes,
-        more: bytes,
-    ) -> Iterator[tuple[int, TextTable, int]]:
-        """The cells that have a key which begins so and has not been written.
-
-        Args:
-            plan: Of the object.
-            spot: Where in it.
-            cells: Those that have a key without the last bytes.
-            typed: How it begins.
-            more: The last bytes of that.
-        """
-        rivals = self._rivals(plan, spot, typed)
-        for number, table, state in cells:
-            onward, end = table.run(state, more, 0)
-            if end == len(more) and can_leave(table, onward, rivals):
-                yield number, table, onward
-
-    def _rivals(self, plan: ObjectPlan, spot: Spot, typed: bytes) -> tuple[bytes, ...]:
-        """The rests of the keys that have been written and begin so."""
-        if plan.ordered or not spot.written:
-            return ()
-        size = len(typed)
-        return tuple(key[size:] for key in beginning(plan.ascending_of(spot.written), typed))
-
     def _ends(self) -> Iterator[tuple[bytes, Reading]]:
         """The rests of keys that it may be, short ones, and what is behind them."""
         size = len(self.typed)
-        for goal, plan, spot, named, cells in self.readings:
+        for (goal, plan, spot, named, cells), states in zip(
+            self.readings, self.states, strict=True
+        ):
             if named:
                 for key in beginning(plan.keys(spot), self.typed):
                     yield key[size:], Reading(goal, plan, *plan.by_key(spot, key))
-            for number, table, state in cells:
-                rest = leaves_all(table, state, self._rivals(plan, spot, self.typed))
+            for (number, table), state in zip(cells, states, strict=True):
+                rest = leaves_all(table, state, plan.rivals(spot, self.typed))
                 if rest is not None:
                     cell = plan.cells[number]
                     then = plan.behind(spot, self.typed + rest)

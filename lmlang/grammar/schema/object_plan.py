@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lmlang.grammar.language import Language, of_texts
 from lmlang.grammar.schema.array_plan import MAX_TEXT, Both, Of, subsets, too_long
-from lmlang.grammar.schema.keys import above
+from lmlang.grammar.schema.keys import above, beginning
 from lmlang.grammar.schema.shapes import Node, Object
 from lmlang.grammar.schema.style import Layout, spell_text
 from lmlang.grammar.schema.ways import MAX_KEPT, Ways
@@ -109,7 +109,7 @@ class ObjectPlan:
             last = shape.names[index].required
             self._limit[index] = index + 1 if last else self._limit[index + 1]
         self._values: dict[tuple[Spot, Node, int], tuple[Value, ...]] = {}
-        self._keys: dict[Spot, tuple[bytes, ...]] = {}
+        self._keys: dict[Spot | int, tuple[bytes, ...]] = {}
         self._tables: dict[tuple[bytes, ...], TextTable] = {}
         self._ascending: dict[frozenset[bytes], tuple[bytes, ...]] = {}
         self._ways = Ways(self.may_end, self._steps, "an object")
@@ -148,7 +148,7 @@ class ObjectPlan:
 
     def keys(self, spot: Spot) -> tuple[bytes, ...]:
         """The names that may come next, spelled, in ascending order."""
-        known = Spot(spot.next, 0, 0, NONE) if self.simple else spot
+        known = spot.next if self.simple else spot
         found = self._keys.get(known)
         if found is None:
             names = self.names[spot.next : self._limit[spot.next]]
@@ -196,22 +196,27 @@ class ObjectPlan:
 
     def forgets(self, spot: Spot) -> bool:
         """Whether of keys that are written nothing matters but that they must not come again."""
-        enough = len(spot.written) + 1 < MANY and all(cell.size == MANY for cell in self.cells)
-        return self.simple and not self.ordered and enough
+        if not self.simple or self.ordered or len(spot.written) + 1 >= MANY:
+            return False
+        return all([cell.size == MANY for cell in self.cells])
 
     def widened(self, spot: Spot) -> Spot:
         """A spot where as much may come, and the keys that have been written besides."""
         forgotten = spot.written and self.forgets(spot)
-        return spot._replace(written=NONE) if forgotten else spot
+        return Spot(spot.next, spot.total, spot.open, NONE) if forgotten else spot
 
-    def ascending_of(self, written: frozenset[bytes]) -> tuple[bytes, ...]:
-        """Keys in ascending order; of those that were asked for last, they are remembered."""
-        found = self._ascending.get(written)
-        if found is None:
+    def rivals(self, spot: Spot, typed: bytes) -> tuple[bytes, ...]:
+        """The rests of the keys that have been written and begin so."""
+        written = spot.written
+        if self.ordered or not written:
+            return ()
+        ascending = self._ascending.get(written)
+        if ascending is None:
             if len(self._ascending) >= MAX_ABOVE:
                 self._ascending.clear()
-            found = self._ascending[written] = tuple(sorted(written))
-        return found
+            ascending = self._ascending[written] = tuple(sorted(written))
+        size = len(typed)
+        return tuple([key[size:] for key in beginning(ascending, typed)])
 
     def cell_table(self, number: int, spot: Spot) -> TextTable:
         """The table of the keys of a cell; where keys must ascend, of those that may come."""
@@ -386,8 +391,8 @@ class ObjectPlan:
 
     def _way(self, spot: Spot) -> tuple[int, Step | None] | None:
         """The cost of the shortest way to an end, and its first step; None where there is none."""
-        if self.simple and spot.written:
-            spot = spot._replace(written=NONE)  # no other key is needed any more
+        if self.simple and spot.written:  # no other key is needed any more
+            spot = Spot(spot.next, spot.total, spot.open, NONE)
         return self._ways.of(spot)
 
     def _steps(self, spot: Spot) -> Iterator[tuple[int, Step, Spot]]:
