@@ -58,6 +58,10 @@ class SchemaRules:
     def push(self, key: Where, byte: int) -> Where | None:
         """The key behind one more byte; None where no output goes on so."""
         if isinstance(key, Place):
+            if not key.begun:  # mostly, the last level alone goes on
+                onward = key.level.push(byte)
+                if isinstance(onward, Level) and not onward.needs_item:
+                    return self._place(key.outer, onward, ())
             found = self._step(key, byte)
             if len(found) == 1 and not found[0].begun and not found[0].level.needs_item:
                 return found[0]
@@ -79,16 +83,19 @@ class SchemaRules:
         at, onward = 0, key
         while at < len(data):
             if isinstance(onward, Place) and not onward.begun and not onward.level.unique:
-                runs = onward.level.runs()
+                level = onward.level
+                runs = level.runs()
                 if runs:
                     run = runs[bisect_right(runs, data[at:]) - 1]
                     if len(run) > 1 and data.startswith(run, at):
                         (onward,) = self._step(onward, run)
                         at += len(run)
                         continue
-                level, end = onward.level.run(data, at)
+                further, end = level.run(data, at)
                 if end > at:
-                    onward, at = self._place(onward.outer, level, ()), end
+                    if further is not level:
+                        onward = self._place(onward.outer, further, ())
+                    at = end
                     continue
             found = self.push(onward, data[at])
             if found is None:
@@ -106,17 +113,15 @@ class SchemaRules:
                 nodes += fresh
                 known.update(fresh)
             value = self._levels.of(Start((node,), 0, False))
-            begun = [way.level for way in value.push(QUOTE)]
-            for way in value.push(ord("{")):
-                runs = () if way.level is None else way.level.runs() or ()
-                for run in runs:
+            begun, inside = [value.push(QUOTE)], value.push(ord("{"))
+            if isinstance(inside, Level):
+                for run in inside.runs() or ():
                     if run.endswith(b'"'):
-                        assert way.level is not None
-                        begun += [inner.level for inner in way.level.push(run)]
+                        begun.append(inside.along(run))
             yield tuple(
                 content
                 for level in begun
-                if level is not None and level.runs() is None
+                if isinstance(level, Level) and level.runs() is None
                 for content in level.contents()
             )
 
@@ -154,10 +159,9 @@ class SchemaRules:
 
     def accepting(self, key: Where) -> bool:
         """Whether the output may end here."""
-        return any(
-            place is self._end or (place.outer is None and bool(place.level.ended))
-            for place in _all(key)
-        )
+        if isinstance(key, Fork):
+            return any(map(self.accepting, key.places))
+        return key.outer is None and (bool(key.level.ended) or key is self._end)
 
     def completion(self, key: Where) -> bytes:
         """The fewest bytes, or nearly, that complete the output; empty where it is accepting."""
@@ -249,7 +253,10 @@ class SchemaRules:
         if inside is None:
             assert outer is not None
             inside = outer.inside = {}
-        return inside.get(level) or inside.setdefault(level, self._fresh(outer, level, ()))
+        place = inside.get(level)
+        if place is None:
+            place = inside.setdefault(level, self._fresh(outer, level, ()))
+        return place
 
     def _widened(self, place: Place) -> Place:
         """The one of all places that differ in the keys that have been written."""
@@ -281,7 +288,12 @@ class SchemaRules:
         """
         outer, level, begun = place.outer, place.level, place.begun
         while True:
-            ways = level.push(byte)
+            ways = level.push(byte) if isinstance(byte, int) else level.along(byte)
+            if isinstance(ways, Level):
+                if begun:
+                    assert isinstance(byte, int), "runs are for where no items must differ"
+                    begun = tuple([item.on(byte) for item in begun])
+                return (self._place(outer, ways, begun),)
             if not ways:
                 risen = self._risen(outer, level.ended, begun) if level.ended else None
                 if risen is None:
@@ -297,7 +309,7 @@ class SchemaRules:
                 continue
             if begun:
                 assert isinstance(byte, int), "runs are for where no items must differ"
-                begun = tuple(item.on(byte) for item in begun)
+                begun = tuple([item.on(byte) for item in begun])
             if onward is None:
                 if outer is None:
                     return (self._end,)
@@ -306,8 +318,6 @@ class SchemaRules:
             if inner is not None:
                 waiting = self._place(outer, onward, ())
                 return (self._place(waiting, inner, self._item(onward, inner, begun)),)
-            if len(ways) == 1:
-                return (self._place(outer, onward, begun),)
             return tuple(self._place(outer, w.level, begun) for w in ways if w.level is not None)
 
     def _risen(
