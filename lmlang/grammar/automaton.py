@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterator
 from enum import IntEnum
+from itertools import count
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 DEAD, LEAVE = -1, -2
@@ -21,8 +22,11 @@ DEAD, LEAVE = -1, -2
 MAX_KEPT = 50_000
 """States of one automaton that are kept for the next sequences."""
 
+MAX_WAYS = 200_000
+"""Ways from its states that are kept."""
+
 MAX_RUN = 256
-"""Bytes of a run that a state remembers."""
+"""Bytes of a run that is kept."""
 
 Key: TypeAlias = Hashable
 
@@ -148,8 +152,6 @@ _UNKNOWN = (b"",)
 """Runs of a state that nobody has asked for."""
 _NONE = 1 << 60
 """More tokens than any budget has."""
-_NO_WAYS: dict[int | bytes, State | None] = {}
-"""Those of all states of which nobody has asked for any; it stays empty."""
 
 
 class State:
@@ -157,7 +159,7 @@ class State:
 
     Attributes:
         key: What the rules know of it.
-        ways: Where bytes lead that were tried, None where they lead nowhere; and runs of bytes.
+        number: Its own in the automaton.
         accepting: Whether the output may end here.
         masks: What has been made of this state for masks; owned by `masks.py`.
         closing: The tokens that complete the output from here; owned by `closing.py`.
@@ -173,25 +175,19 @@ class State:
         "enough",
         "key",
         "masks",
-        "ways",
+        "number",
     )
 
-    def __init__(self, key: Key, accepting: bool) -> None:
+    def __init__(self, key: Key, number: int, accepting: bool) -> None:
         self.key = key
+        self.number = number
         self.accepting = accepting
-        self.ways: dict[int | bytes, State | None] = _NO_WAYS
         self.masks: Any = None
         self.closing: Any = None
         self.enough = _NONE
         self._following: bytes | None = None
         self._completion: bytes | None = None
         self._runs: tuple[bytes, ...] | None = _UNKNOWN
-
-    def keep(self, way: int | bytes, onward: State | None) -> None:
-        """Remember where a byte or a run leads."""
-        if self.ways is _NO_WAYS:
-            self.ways = {}
-        self.ways[way] = onward
 
     def __repr__(self) -> str:
         return f"<State{', may end' if self.accepting else ''}>"
@@ -214,6 +210,8 @@ class Automaton:
         self.masked: deque[State] = deque()
         self._swift = rules if isinstance(rules, Swift) else None
         self._states: dict[Key, State] = {}
+        self._numbers = count()
+        self._ways: dict[int | tuple[int, bytes], State | None] = {}  # by the numbers of states
         self.start = self._state(rules.start())
 
     def __len__(self) -> int:
@@ -222,19 +220,16 @@ class Automaton:
 
     def push(self, state: State, byte: int) -> State | None:
         """The state behind one more byte; None where no output goes on so."""
-        try:
-            return state.ways[byte]
-        except KeyError:
+        way = state.number << 8 | byte
+        found = self._ways.get(way)
+        if found is None and way not in self._ways:
             key = self.rules.push(state.key, byte)
             found = None if key is None else self._state(key)
-            state.keep(byte, found)
-            return found
+            self._keep(way, found)
+        return found
 
     def run(self, state: State, data: bytes) -> State | None:
         """The state behind some bytes; None where no output goes on so."""
-        found = state.ways.get(data)
-        if found is not None:
-            return found
         if self._swift is None or len(data) < 2:
             for byte in data:
                 onward = self.push(state, byte)
@@ -242,12 +237,15 @@ class Automaton:
                     return None
                 state = onward
             return state
-        key = self._swift.run(state.key, data)
-        if key is None:
-            return None
-        found = self._state(key)
-        if len(data) <= MAX_RUN:
-            state.keep(data, found)
+        way = (state.number, data)
+        found = self._ways.get(way)
+        if found is None:
+            key = self._swift.run(state.key, data)
+            if key is None:
+                return None
+            found = self._state(key)
+            if len(data) <= MAX_RUN:
+                self._keep(way, found)
         return found
 
     @property
@@ -308,18 +306,25 @@ class Automaton:
         """Let the start be forgotten with all others: what it leads to would stay for ever."""
         self._states[self.start.key] = self.start
 
+    def _keep(self, way: int | tuple[int, bytes], onward: State | None) -> None:
+        """Remember where a byte or a run leads from a state, None: nowhere."""
+        if len(self._ways) >= MAX_WAYS:
+            self._ways.clear()
+        self._ways[way] = onward
+
     def _state(self, key: Key) -> State:
         found = self._states.get(key)
         if found is None:
             if len(self._states) >= MAX_KEPT:
                 for state in list(self._states.values()):
-                    state.ways = _NO_WAYS
                     state.masks = state.closing = None
                 self._states.clear()
+                self._ways.clear()
                 self.alike.clear()
                 self.masked = deque()  # others may still look at the old one
                 self._keep_start()
-            found = self._states.setdefault(key, State(key, self.rules.accepting(key)))
+            fresh = State(key, next(self._numbers), self.rules.accepting(key))
+            found = self._states.setdefault(key, fresh)
         return found
 
 

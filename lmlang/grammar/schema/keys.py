@@ -26,7 +26,7 @@ def any_begins(keys: tuple[bytes, ...], typed: bytes) -> bool:
 def united(sets: list[bytes]) -> bytes:
     """The bytes of some sets, each in ascending order; the largest of them where it has all."""
     most = max(sets, key=len)
-    if all([some is most or not some.translate(None, most) for some in sets]):
+    if not any(some.translate(None, most) for some in sets if some is not most):
         return most
     return bytes(sorted(set().union(*sets)))
 

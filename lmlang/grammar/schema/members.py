@@ -38,6 +38,13 @@ class Reading(NamedTuple):
     node: Node = NO_NODE
     meets: int = 0
 
+    def widened(self) -> Reading:
+        """The one of all that differ in the keys that have been written."""
+        wide = self.plan.widened(self.spot)
+        if wide is self.spot:
+            return self
+        return Reading(self.goal, self.plan, wide, self.node, self.meets)
+
 
 class Members(NamedTuple):
     """Inside of an object, but not of a key.
@@ -119,10 +126,8 @@ class Members(NamedTuple):
 
     def widened(self) -> Members:
         """Where at least as much may come (see `automaton.Swift`)."""
-        readings = dict.fromkeys(
-            [Reading(r.goal, r.plan, r.plan.widened(r.spot), r.node, r.meets) for r in self.readings]
-        )
-        return Members(tuple(readings), self.phase, self.rest, self.depth, self.canonical)
+        wide = dict.fromkeys([reading.widened() for reading in self.readings])
+        return Members(tuple(wide), self.phase, self.rest, self.depth, self.canonical)
 
     def resume(self, goals: Goals, text: bytes | None) -> Members:
         """Behind a value that is of some goals."""
@@ -374,7 +379,7 @@ class Key(NamedTuple):
         for (_, plan, spot, named, cells), states in zip(self.readings, self.states, strict=True):
             if named or not plan.forgets(spot):
                 return self
-            if not all([t.is_between(at) for (_, t), at in zip(cells, states, strict=True)]):
+            if not all(t.is_between(at) for (_, t), at in zip(cells, states, strict=True)):
                 return self
         if self.known:
             return self

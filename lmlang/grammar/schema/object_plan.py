@@ -99,6 +99,7 @@ class ObjectPlan:
             self._needed.append(self._needed[-1] - name.required)  # a bool, as a number
         self._cells: tuple[Cell, ...] | None = None
         self._covers: bool | None = None
+        self._endless: bool | None = None
         few = shape.most is not None and not (shape.most >= len(shape.names) and not shape.others)
         self._counts = shape.least > needed or few
         self.simple = not self._counts and not shape.some
@@ -198,7 +199,9 @@ class ObjectPlan:
         """Whether of keys that are written nothing matters but that they must not come again."""
         if not self.simple or self.ordered or len(spot.written) + 1 >= MANY:
             return False
-        return all([cell.size == MANY for cell in self.cells])
+        if self._endless is None:
+            self._endless = all(cell.size == MANY for cell in self.cells)
+        return self._endless
 
     def widened(self, spot: Spot) -> Spot:
         """A spot where as much may come, and the keys that have been written besides."""
