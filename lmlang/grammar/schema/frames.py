@@ -106,7 +106,7 @@ class Strings(NamedTuple):
 
     def runs(self, context: Context) -> tuple[bytes, ...] | None:
         """The rests of what it may be, where these are few."""
-        found = set[bytes]()
+        found: set[bytes] = set()
         for _, table, state in self.readings:
             rests = table.rests(state)
             if rests is None:

@@ -95,7 +95,7 @@ class Items(NamedTuple):
 
     def resume(self, goals: Goals, text: bytes | None) -> Items:
         """Behind an item that is of some goals."""
-        onward = dict[Reading, None]()
+        onward: dict[Reading, None] = {}
         for goal, plan, spot in self.readings:
             for node, then in plan.items(spot):
                 if node in goals:

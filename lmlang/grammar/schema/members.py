@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from operator import itemgetter
 from typing import NamedTuple
 
 from lmlang.grammar.automaton import LEAVE, Content
@@ -94,13 +93,18 @@ class Members(NamedTuple):
         """A bracket, and up to the quote of a key."""
         if self.rest:
             return (self.rest,)
-        layout, first, found = context.layout, self.phase is Phase.OPEN, list[bytes]()
-        if any(r.plan.may_go_on(r.spot) for r in self.readings):
-            before = layout.opening(self.depth) if first else layout.between(self.depth)
-            found.append(before + b'"')
-        if any(r.plan.may_end(r.spot) for r in self.readings):
-            found.append(layout.ending((), first, self.depth, b"}"))
-        return tuple(sorted(found))
+        layout, first = context.layout, self.phase is Phase.OPEN
+        goes_on = ends = False
+        for _, plan, spot, _, _ in self.readings:
+            goes_on = goes_on or plan.may_go_on(spot)
+            ends = ends or plan.may_end(spot)
+        opening = closing = b""
+        if goes_on:
+            opening = (layout.opening(self.depth) if first else layout.between(self.depth)) + b'"'
+        if ends:
+            closing = layout.ending((), first, self.depth, b"}")
+        both = (opening, closing) if opening < closing else (closing, opening)
+        return both if goes_on and ends else tuple(filter(None, both))
 
     def run(self, data: bytes, at: int) -> tuple[Members, int]:
         """What is still to come, but for its last byte."""
@@ -131,7 +135,7 @@ class Members(NamedTuple):
 
     def resume(self, goals: Goals, text: bytes | None) -> Members:
         """Behind a value that is of some goals."""
-        onward = dict[Reading, None]()
+        onward: dict[Reading, None] = {}
         for goal, plan, spot, base, meets in self.readings:
             for node, then in plan.values(spot, base, meets):
                 if node in goals:
@@ -147,9 +151,14 @@ class Members(NamedTuple):
             text, goals = self._key().finish(context)
             return self.rest + text, goals
         if self.phase is Phase.COLON:
-            found = (shortest_value(reading, self.depth, context) for reading in self.readings)
-            _, value, ending, goal = min(filter(None, found), key=itemgetter(0))
-            return self.rest + value + ending, (goal,)
+            layout = context.layout
+            ends = [
+                (end, goal)
+                for goal, plan, spot, node, meets in self.readings
+                if (end := plan.shortest(spot, node, meets, self.depth, layout)) is not None
+            ]
+            text, goal = min(ends, key=_length)
+            return self.rest + text, (goal,)
         best: tuple[int, Reading] | None = None
         for reading in self.readings:
             cost = reading.plan.cost(reading.spot)
@@ -191,26 +200,8 @@ class Members(NamedTuple):
         return Key(tuple(readings), tuple(states), b"", self.depth, self.canonical)
 
 
-def shortest_value(
-    reading: Reading, depth: int, context: Context
-) -> tuple[int, bytes, bytes, Node] | None:
-    """Behind a key, the shortest value and rest: their size, both, the goal; None: there is none.
-
-    Args:
-        reading: How the object may be understood.
-        depth: Of the object, where it is indented; else 0.
-        context: For the shortest texts.
-    """
-    goal, plan, spot, base, meets = reading
-    layout, best = context.layout, None
-    for node, then in plan.values(spot, base, meets):
-        if plan.cost(then) is not None:
-            value = context.text(node, layout.inner(depth))
-            ending = plan.ending(then, False, depth, layout)
-            size = len(value) + len(ending)
-            if best is None or size < best[0]:
-                best = (size, value, ending, goal)
-    return best
+def _length(end: tuple[bytes, Node]) -> int:
+    return len(end[0])
 
 
 class KeyReading(NamedTuple):
@@ -260,7 +251,8 @@ class Key(NamedTuple):
     @property
     def known(self) -> set[bytes]:
         """Rests with which it is a name, which may not come now, or a key that has been written."""
-        found, size = set[bytes](), len(self.typed)
+        found: set[bytes] = set()
+        size = len(self.typed)
         for _, plan, spot, _, cells in self.readings:
             if cells:
                 found.update(plan.rivals(spot, self.typed))
@@ -281,7 +273,8 @@ class Key(NamedTuple):
     def _onward(self, more: bytes) -> Key | None:
         """The key with some bytes more, as long as it does not end; None where it cannot go on."""
         typed, same = self.typed + more, True
-        readings, states = list[KeyReading](), list[tuple[int, ...]]()
+        readings: list[KeyReading] = []
+        states: list[tuple[int, ...]] = []
         for reading, before in zip(self.readings, self.states, strict=True):
             goal, plan, spot, named, cells = reading
             named = named and any_begins(plan.keys(spot), typed)
@@ -323,7 +316,9 @@ class Key(NamedTuple):
 
     def following(self, context: Context) -> bytes:
         """The bytes that do something."""
-        found, unsure, size = list[bytes](), set[int](), len(self.typed)
+        found: list[bytes] = []
+        unsure: set[int] = set()
+        size = len(self.typed)
         for reading, states in zip(self.readings, self.states, strict=True):
             _, plan, spot, named, cells = reading
             if named:
@@ -333,7 +328,8 @@ class Key(NamedTuple):
             rivals = plan.rivals(spot, self.typed) if cells else ()
             taken = bytes({rival[0] if rival else QUOTE for rival in rivals})
             for (_, table), state in zip(cells, states, strict=True):
-                found.append(table.following(state).translate(None, taken))
+                following = table.following(state)
+                found.append(following.translate(None, taken) if taken else following)
             unsure.update(taken)
         if unsure:
             unsure.difference_update(*found)
@@ -381,8 +377,8 @@ class Key(NamedTuple):
                 return self
             if not all(t.is_between(at) for (_, t), at in zip(cells, states, strict=True)):
                 return self
-        if self.known:
-            return self
+            if cells and (any_begins(plan.ascending, self.typed) or plan.rivals(spot, self.typed)):
+                return self
         like = self._widened(NO_KEY)
         return self if like == self else like
 
@@ -391,8 +387,9 @@ class Key(NamedTuple):
         return self._widened(self.typed).like()
 
     def _widened(self, typed: bytes) -> Key:
-        wide = dict.fromkeys(zip([r.widened() for r in self.readings], self.states, strict=True))
-        readings, states = zip(*wide, strict=True)
+        readings, states = tuple([r.widened() for r in self.readings]), self.states
+        if len(readings) > 1:
+            readings, states = zip(*dict.fromkeys(zip(readings, states, strict=True)), strict=True)
         return Key(readings, states, typed, self.depth, self.canonical)
 
     def begins(self, context: Context) -> Start | None:
@@ -405,7 +402,7 @@ class Key(NamedTuple):
 
     def contents(self) -> tuple[Content, ...]:
         """The tables of the keys that it may be, where some are no names."""
-        found = dict[Content, None]()
+        found: dict[Content, None] = {}
         if not any(self.states):
             return ()
         for (_, plan, spot, named, cells), states in zip(self.readings, self.states, strict=True):
@@ -431,15 +428,15 @@ class Key(NamedTuple):
 
     def finish(self, context: Context) -> tuple[bytes, Goals]:
         """The fewest bytes, or nearly, that end the object."""
-        best: tuple[int, bytes, bytes, bytes, Node] | None = None
-        for key, reading in self._ends():
-            found = shortest_value(reading, self.depth, context)
-            if found is not None and (best is None or len(key) + found[0] < best[0]):
-                size, value, ending, goal = found
-                best = (len(key) + size, key, value, ending, goal)
+        best: tuple[int, bytes, bytes, Node] | None = None
+        layout = context.layout
+        for key, (goal, plan, spot, node, meets) in self._ends():
+            text = plan.shortest(spot, node, meets, self.depth, layout)
+            if text is not None and (best is None or len(key) + len(text) < best[0]):
+                best = (len(key) + len(text), key, text, goal)
         assert best is not None, "every reading has an end"
-        _, key, value, ending, goal = best
-        return b"".join((key, b'"', context.layout.colon, value, ending)), (goal,)
+        _, key, text, goal = best
+        return b"".join((key, b'"', layout.colon, text)), (goal,)
 
     def _complete(self) -> Iterator[Reading]:
         """The readings for which the key is complete."""

@@ -25,6 +25,8 @@ MANY = 4096
 """Keys of a cell that are counted at first."""
 MAX_ABOVE = 256
 """Languages of keys behind a written one that are kept: each with its table takes some 100 kB."""
+MAX_ENDINGS, MAX_ENDING = 1_024, 4_096
+"""Endings that are kept, and bytes of one."""
 
 
 class Spot(NamedTuple):
@@ -114,6 +116,7 @@ class ObjectPlan:
         self._tables: dict[tuple[bytes, ...], TextTable] = {}
         self._ascending: dict[frozenset[bytes], tuple[bytes, ...]] = {}
         self._ways = Ways(self.may_end, self._steps, "an object")
+        self._endings: dict[tuple[Spot, bool, int, Layout], bytes] = {}
         self._firsts: dict[int, list[bytes]] = {}
         self._above: dict[tuple[int, bytes], Language] = {}
         self._index = {key: number for number, key in enumerate(self.names)}
@@ -145,7 +148,7 @@ class ObjectPlan:
 
     def may_go_on(self, spot: Spot) -> bool:
         """Whether another property may come."""
-        return bool(self.keys(spot)) or any(True for _ in self.open_cells(spot))
+        return bool(self.keys(spot)) or next(self.open_cells(spot), None) is not None
 
     def keys(self, spot: Spot) -> tuple[bytes, ...]:
         """The names that may come next, spelled, in ascending order."""
@@ -269,6 +272,30 @@ class ObjectPlan:
         way = self._way(spot)
         return None if way is None else way[0]
 
+    def shortest(
+        self, then: Spot, node: Node, meets: int, depth: int, layout: Layout
+    ) -> bytes | None:
+        """The shortest text of a value and of all that is behind it; None where there is no end.
+
+        Args:
+            then: The spot behind the property, whose demands are not met yet.
+            node: What the value must be anyway.
+            meets: The demands that it may meet.
+            depth: Of the object.
+            layout: White space.
+        """
+        best: bytes | None = None
+        for value, behind in self.values(then, node, meets):
+            if self.cost(behind) is None:
+                continue
+            text = self._of(value)
+            assert text is not None, "values have texts"
+            ending = self.ending(behind, False, depth, layout)
+            text = layout.at(layout.inner(depth), text)
+            if best is None or len(text) + len(ending) < len(best):
+                best = text + ending
+        return best
+
     def ending(self, spot: Spot, first: bool, depth: int, layout: Layout) -> bytes:
         """The shortest rest of the text of an object that is at a depth, with its bracket.
 
@@ -278,6 +305,19 @@ class ObjectPlan:
             depth: Of the object.
             layout: White space.
         """
+        if self.simple:
+            spot = Spot(spot.next, spot.total, spot.open, NONE)
+        known = (spot, first, depth, layout)
+        found = self._endings.get(known)
+        if found is None:
+            found = self._ending(*known)
+            if len(found) <= MAX_ENDING:
+                if len(self._endings) >= MAX_ENDINGS:
+                    self._endings.clear()
+                self._endings[known] = found
+        return found
+
+    def _ending(self, spot: Spot, first: bool, depth: int, layout: Layout) -> bytes:
         parts = []
         way = self._way(spot)
         size = 0

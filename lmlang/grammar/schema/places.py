@@ -70,10 +70,11 @@ class Place:
         begun: The items under way that must differ from others, the innermost last.
         lives: Whether all of them still can; None: nobody has asked.
         inside: The places whose outer one this is, where no items are under way.
+        rest: Goals of a value inside, and the shortest text behind it; None: nobody has asked.
         wide: The one of all that differ in the keys that have been written; None: nobody has asked.
     """
 
-    __slots__ = ("begun", "inside", "level", "lives", "outer", "wide")
+    __slots__ = ("begun", "inside", "level", "lives", "outer", "rest", "wide")
 
     def __init__(self, outer: Place | None, level: Level, begun: tuple[Begun, ...]) -> None:
         self.outer = outer
@@ -81,6 +82,7 @@ class Place:
         self.begun = begun
         self.lives: bool | None = None
         self.inside: dict[Level, Place] | None = None
+        self.rest: tuple[Goals, bytes] | None = None
         self.wide: Place | None = None
 
     @property

@@ -171,7 +171,7 @@ class SchemaRules:
             self._careful = needs_care(self._graph)
         if self._careful:
             return self._tried(key)
-        return min((self._plain(place) for place in _all(key)), key=len)
+        return self._shortest(key)
 
     def contents(self, key: Where) -> tuple[Content, ...]:
         """Tables for the bytes that come next (see `automaton.Rules`)."""
@@ -388,21 +388,41 @@ class SchemaRules:
 
     # Completions ---------------------------------------------------------------------------------
 
+    def _shortest(self, key: Where) -> bytes:
+        if isinstance(key, Place):
+            return self._plain(key)
+        return min([self._plain(place) for place in key.places], key=len)
+
     def _plain(self, place: Place) -> bytes:
         """A completion, in which items may be equal that must not, or be counted otherwise."""
         text, goals = place.level.finish()
-        parts, outer = [text], place.outer
+        return text if place.outer is None else text + self._behind(place.outer, goals)
+
+    def _behind(self, outer: Place | None, goals: Goals) -> bytes:
+        """The same behind a value of some goals inside of a place."""
+        rest, unknown = b"", []
         while outer is not None:
-            text, goals = outer.level.resume(goals, None).finish()
-            parts.append(text)
-            outer = outer.outer
-        return b"".join(parts)
+            if outer.rest is not None and outer.rest[0] == goals:
+                rest = outer.rest[1]
+                break
+            text, around = outer.level.resume(goals, None).finish()
+            unknown.append((outer, goals, text))
+            outer, goals = outer.outer, around
+        for outer, goals, text in reversed(unknown):
+            rest = text + rest
+            outer.rest = (goals, rest)
+        return rest
 
     def _tried(self, key: Where) -> bytes:
         """A completion that has been walked, with another way taken where the plain one ends."""
         found = bytearray()
         while not self.accepting(key):
-            plain = min((self._plain(place) for place in _all(key)), key=len)
+            plain = self._shortest(key)
+            end = self.run(key, plain)
+            if end is not None:
+                found += plain
+                key = end
+                continue
             for number, byte in enumerate(plain):
                 onward = self.push(key, byte)
                 if onward is None:
