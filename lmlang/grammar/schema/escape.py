@@ -20,6 +20,8 @@ def leaves_all(table: Table, state: int, rivals: tuple[bytes, ...]) -> bytes | N
         state: Where in it.
         rivals: The rests that it must not be.
     """
+    if not rivals:
+        return b"" if table.accepting(state) else table.completion(state)
     best: bytes | None = None
     tries = [(len(table.completion(state)), b"", state, rivals)]
     while tries:

@@ -56,7 +56,7 @@ class Level:
         self.frame = frame
         self._levels = levels
         self._number = next(levels.numbers)
-        self._like: Level | None = None
+        self._like: Level | None = None if isinstance(frame, Key) else self
         self.unique = isinstance(frame, Items) and frame.written is not None
         self.needs_item = self.unique and isinstance(frame, Items) and frame.phase is Phase.BEFORE
         self.ended: Goals = () if isinstance(frame, Start) else frame.ended()
@@ -77,9 +77,9 @@ class Level:
         """One in which the same may come, perhaps itself: what is asked of it serves many."""
         found = self._like
         if found is None:
-            frame = self.frame
-            like = frame.like() if isinstance(frame, Key) else frame
-            found = self._like = self if like is frame else self._levels.of(like)
+            assert isinstance(self.frame, Key), "other levels are like no others"
+            like = self.frame.like()
+            found = self._like = self if like is self.frame else self._levels.of(like)
         return found
 
     def push(self, byte: int) -> Ways:

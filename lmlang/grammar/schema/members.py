@@ -192,10 +192,11 @@ class Members(NamedTuple):
         return (Move(Members(readings, Phase.WAIT, b"", self.depth, self.canonical), start),)
 
     def _key(self) -> Key:
-        readings, states = [], []
+        readings: list[KeyReading] = []
+        states: list[int] = []
         for goal, plan, spot, *_ in self.readings:
             cells = tuple([(n, plan.cell_table(n, spot)) for n in plan.open_cells(spot)])
-            states.append(tuple([table.start for _, table in cells]))
+            states += [table.start for _, table in cells]
             readings.append(KeyReading(goal, plan, spot, bool(plan.keys(spot)), cells))
         return Key(tuple(readings), tuple(states), b"", self.depth, self.canonical)
 
@@ -231,14 +232,14 @@ class Key(NamedTuple):
 
     Attributes:
         readings: How it may be understood; the same object along a key, while all are possible.
-        states: For each reading those in the tables of its cells.
+        states: Those in the tables of all cells of all readings, in their order.
         typed: What has been written of it.
         depth: Of the object, where it is indented; else 0.
         canonical: Whether the object has one spelling.
     """
 
     readings: tuple[KeyReading, ...]
-    states: tuple[tuple[int, ...], ...]
+    states: tuple[int, ...]
     typed: bytes
     depth: int
     canonical: bool
@@ -259,6 +260,15 @@ class Key(NamedTuple):
                 found.update([key[size:] for key in beginning(plan.ascending, self.typed)])
         return found
 
+    def _open(self) -> Iterator[tuple[KeyReading, list[tuple[int, TextTable, int]]]]:
+        """The readings, each with its cells: their numbers, tables and the states in these."""
+        at = 0
+        for reading in self.readings:
+            end = at + len(reading.cells)
+            cells = zip(reading.cells, self.states[at:end], strict=True)
+            yield reading, [(number, table, state) for (number, table), state in cells]
+            at = end
+
     def push(self, byte: int, context: Context) -> tuple[Move, ...]:
         """What one more byte does."""
         if byte == QUOTE:
@@ -274,60 +284,61 @@ class Key(NamedTuple):
         """The key with some bytes more, as long as it does not end; None where it cannot go on."""
         typed, same = self.typed + more, True
         readings: list[KeyReading] = []
-        states: list[tuple[int, ...]] = []
-        for reading, before in zip(self.readings, self.states, strict=True):
+        states: list[int] = []
+        at = 0
+        for reading in self.readings:
             goal, plan, spot, named, cells = reading
             named = named and any_begins(plan.keys(spot), typed)
-            here = before
             if cells:
-                cells, here = self._within(reading, before, typed, more)
+                cells = self._within(reading, at, typed, more, states)
+                at += len(reading.cells)
             if named != reading.named or cells is not reading.cells:
                 same = False
                 if not named and not cells:
                     continue
                 reading = KeyReading(goal, plan, spot, named, cells)
             readings.append(reading)
-            states.append(here)
         if not readings:
             return None
         kept = self.readings if same else tuple(readings)
         return Key(kept, tuple(states), typed, self.depth, self.canonical)
 
     def _within(
-        self, reading: KeyReading, states: tuple[int, ...], typed: bytes, more: bytes
-    ) -> tuple[tuple[tuple[int, TextTable], ...], tuple[int, ...]]:
-        """The cells that have a key which begins so and has not been written, and their states.
+        self, reading: KeyReading, at: int, typed: bytes, more: bytes, states: list[int]
+    ) -> tuple[tuple[int, TextTable], ...]:
+        """The cells that have a key which begins so and has not been written.
 
         Args:
             reading: With the cells that have a key without the last bytes.
-            states: Their states there.
+            at: The place of the state in the first of them.
             typed: How the key begins.
             more: The last bytes of that.
+            states: Takes the states in the cells.
         """
         cells, rivals = reading.cells, reading.plan.rivals(reading.spot, typed)
-        found, onward = [], []
-        for cell, state in zip(cells, states, strict=True):
+        found = []
+        for cell in cells:
             table = cell[1]
-            state, end = table.run(state, more, 0)
+            state, end = table.run(self.states[at], more, 0)
+            at += 1
             if end == len(more) and (not rivals or can_leave(table, state, rivals)):
                 found.append(cell)
-                onward.append(state)
-        return cells if len(found) == len(cells) else tuple(found), tuple(onward)
+                states.append(state)
+        return cells if len(found) == len(cells) else tuple(found)
 
     def following(self, context: Context) -> bytes:
         """The bytes that do something."""
         found: list[bytes] = []
         unsure: set[int] = set()
         size = len(self.typed)
-        for reading, states in zip(self.readings, self.states, strict=True):
-            _, plan, spot, named, cells = reading
+        for (_, plan, spot, named, _), cells in self._open():
             if named:
                 keys = beginning(plan.keys(spot), self.typed)
                 heads = {key[size] if len(key) > size else QUOTE for key in keys}
                 found.append(bytes(sorted(heads)))
             rivals = plan.rivals(spot, self.typed) if cells else ()
             taken = bytes({rival[0] if rival else QUOTE for rival in rivals})
-            for (_, table), state in zip(cells, states, strict=True):
+            for _, table, state in cells:
                 following = table.following(state)
                 found.append(following.translate(None, taken) if taken else following)
             unsure.update(taken)
@@ -338,7 +349,7 @@ class Key(NamedTuple):
 
     def runs(self, context: Context) -> tuple[bytes, ...] | None:
         """The rests of names, if it must be one."""
-        if any(self.states):
+        if self.states:
             return None
         size, end = len(self.typed), b'"' + context.layout.colon
         rests = {
@@ -361,7 +372,7 @@ class Key(NamedTuple):
         Whether the next key may end depends on this one, if it is also none of the names; nothing
         that comes before depends on those that have been written.
         """
-        if len(self.readings) > 1 or len(self.states[0]) != 1:
+        if len(self.readings) > 1 or len(self.states) != 1:
             return None
         goal, plan, spot, _, ((number, _),) = self.readings[0]
         if not plan.are_alike(number, spot):
@@ -372,10 +383,10 @@ class Key(NamedTuple):
 
     def like(self) -> Key:
         """One for many in which the same may come, as long as nothing that is known begins so."""
-        for (_, plan, spot, named, cells), states in zip(self.readings, self.states, strict=True):
+        for (_, plan, spot, named, _), cells in self._open():
             if named or not plan.forgets(spot):
                 return self
-            if not all(t.is_between(at) for (_, t), at in zip(cells, states, strict=True)):
+            if not all(table.is_between(state) for _, table, state in cells):
                 return self
             if cells and (any_begins(plan.ascending, self.typed) or plan.rivals(spot, self.typed)):
                 return self
@@ -387,10 +398,13 @@ class Key(NamedTuple):
         return self._widened(self.typed).like()
 
     def _widened(self, typed: bytes) -> Key:
-        readings, states = tuple([r.widened() for r in self.readings]), self.states
-        if len(readings) > 1:
-            readings, states = zip(*dict.fromkeys(zip(readings, states, strict=True)), strict=True)
-        return Key(readings, states, typed, self.depth, self.canonical)
+        wide, states = tuple([reading.widened() for reading in self.readings]), self.states
+        if len(wide) > 1:
+            cells = [tuple([state for _, _, state in cells]) for _, cells in self._open()]
+            fresh = dict.fromkeys(zip(wide, cells, strict=True))
+            wide = tuple([reading for reading, _ in fresh])
+            states = tuple([state for _, some in fresh for state in some])
+        return Key(wide, states, typed, self.depth, self.canonical)
 
     def begins(self, context: Context) -> Start | None:
         """No value begins inside of a key."""
@@ -403,13 +417,13 @@ class Key(NamedTuple):
     def contents(self) -> tuple[Content, ...]:
         """The tables of the keys that it may be, where some are no names."""
         found: dict[Content, None] = {}
-        if not any(self.states):
+        if not self.states:
             return ()
-        for (_, plan, spot, named, cells), states in zip(self.readings, self.states, strict=True):
+        for (_, plan, spot, named, _), cells in self._open():
             if plan.covers and not plan.ordered and self._all_open(plan, spot):
                 # All keys but some names and some that have been written: each beginning goes on.
                 table = spelled(ANY, Spelling.JSON)
-                between = any(t.is_between(at) for (_, t), at in zip(cells, states, strict=True))
+                between = any(table.is_between(state) for _, table, state in cells)
                 begun = b"" if between else self.typed
                 found[table, table.run(table.start, begun, 0)[0]] = None
                 continue
@@ -417,7 +431,7 @@ class Key(NamedTuple):
                 table = plan.names_table(plan.keys(spot))
                 found[table, table.run(table.start, self.typed, 0)[0]] = None
             rivals = plan.rivals(spot, self.typed)
-            for (_, table), state in zip(cells, states, strict=True):
+            for _, table, state in cells:
                 if not all(stays_open(table, state, rival) for rival in rivals):
                     return ()
                 found[table, state] = None
@@ -440,13 +454,11 @@ class Key(NamedTuple):
 
     def _complete(self) -> Iterator[Reading]:
         """The readings for which the key is complete."""
-        for (goal, plan, spot, named, cells), states in zip(
-            self.readings, self.states, strict=True
-        ):
+        for (goal, plan, spot, named, _), cells in self._open():
             if named and self.typed in beginning(plan.keys(spot), self.typed):
                 yield Reading(goal, plan, *plan.by_key(spot, self.typed))
             fresh = plan.ordered or self.typed not in spot.written
-            for (number, table), state in zip(cells, states, strict=True):
+            for number, table, state in cells:
                 if fresh and table.push(state, QUOTE) == LEAVE:
                     cell = plan.cells[number]
                     then = plan.behind(spot, self.typed)
@@ -455,13 +467,11 @@ class Key(NamedTuple):
     def _ends(self) -> Iterator[tuple[bytes, Reading]]:
         """The rests of keys that it may be, short ones, and what is behind them."""
         size = len(self.typed)
-        for (goal, plan, spot, named, cells), states in zip(
-            self.readings, self.states, strict=True
-        ):
+        for (goal, plan, spot, named, _), cells in self._open():
             if named:
                 for key in beginning(plan.keys(spot), self.typed):
                     yield key[size:], Reading(goal, plan, *plan.by_key(spot, key))
-            for (number, table), state in zip(cells, states, strict=True):
+            for number, table, state in cells:
                 rest = leaves_all(table, state, plan.rivals(spot, self.typed))
                 if rest is not None:
                     cell = plan.cells[number]
