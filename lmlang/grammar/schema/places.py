@@ -71,10 +71,11 @@ class Place:
         lives: Whether all of them still can; None: nobody has asked.
         inside: The places whose outer one this is, where no items are under way.
         rest: Goals of a value inside, and the shortest text behind it; None: nobody has asked.
+        ending: A completion that has been walked; None: nobody has asked.
         wide: The one of all that differ in the keys that have been written; None: nobody has asked.
     """
 
-    __slots__ = ("begun", "inside", "level", "lives", "outer", "rest", "wide")
+    __slots__ = ("begun", "ending", "inside", "level", "lives", "outer", "rest", "wide")
 
     def __init__(self, outer: Place | None, level: Level, begun: tuple[Begun, ...]) -> None:
         self.outer = outer
@@ -83,6 +84,7 @@ class Place:
         self.lives: bool | None = None
         self.inside: dict[Level, Place] | None = None
         self.rest: tuple[Goals, bytes] | None = None
+        self.ending: bytes | None = None
         self.wide: Place | None = None
 
     @property

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterator
 from lmlang.grammar.automaton import Content, Leaving
 from lmlang.grammar.budget import spend
 from lmlang.grammar.schema.escape import stays_open
-from lmlang.grammar.schema.frames import QUOTE, Plans, Strings
+from lmlang.grammar.schema.frames import QUOTE, Numerals, Plans, Strings, Words
 from lmlang.grammar.schema.items import Items
 from lmlang.grammar.schema.levels import Level, Levels
 from lmlang.grammar.schema.members import Key
@@ -415,6 +415,15 @@ class SchemaRules:
 
     def _tried(self, key: Where) -> bytes:
         """A completion that has been walked, with another way taken where the plain one ends."""
+        if isinstance(key, Place) and key.outer is not None and not key.begun:
+            level, outer = key.level, key.outer
+            known = isinstance(level.frame, (Strings, Numerals, Words)) and len(level.goals) == 1
+            if known and not outer.level.unique:  # its goal, however it goes on
+                text, goals = level.finish()
+                behind = self._place(outer.outer, outer.level.resume(goals, None), ())
+                if behind.ending is None:
+                    behind.ending = self._tried(behind)
+                return text + behind.ending
         found = bytearray()
         while not self.accepting(key):
             plain = self._shortest(key)
