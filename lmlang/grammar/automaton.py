@@ -81,7 +81,10 @@ class Leaving(IntEnum):
 
 
 class Rules(Protocol):
-    """One kind of grammar. Keys are immutable; equal keys mean the same future."""
+    """One kind of grammar. Keys are immutable; equal keys mean the same future.
+
+    Rules that have one object for each key may let it be the `State` too, of one automaton.
+    """
 
     def start(self) -> Key:
         """The key of the empty output."""
@@ -157,9 +160,13 @@ _NONE = 1 << 60
 class State:
     """A place in an output; one object for each key of an automaton.
 
+    Args:
+        key: What the rules know of it; None: it is the key itself.
+        accepting: Whether the output may end here.
+
     Attributes:
         key: What the rules know of it.
-        number: Its own in the automaton.
+        number: Its own in the automaton; below 0: this does not keep it.
         accepting: Whether the output may end here.
         masks: What has been made of this state for masks; owned by `masks.py`.
         closing: The tokens that complete the output from here; owned by `closing.py`.
@@ -178,9 +185,9 @@ class State:
         "number",
     )
 
-    def __init__(self, key: Key, number: int, accepting: bool) -> None:
-        self.key = key
-        self.number = number
+    def __init__(self, key: Key | None, accepting: bool) -> None:
+        self.key: Key = self if key is None else key
+        self.number = -1
         self.accepting = accepting
         self.masks: Any = None
         self.closing: Any = None
@@ -209,14 +216,15 @@ class Automaton:
         self.alike: dict[Hashable, Any] = {}
         self.masked: deque[State] = deque()
         self._swift = rules if isinstance(rules, Swift) else None
-        self._states: dict[Key, State] = {}
+        self._states: dict[Key, State] = {}  # of keys that are none themselves
+        self._kept: list[State] = []
         self._numbers = count()
         self._ways: dict[int | tuple[int, bytes], State | None] = {}  # by the numbers of states
         self.start = self._state(rules.start())
 
     def __len__(self) -> int:
         """States that are kept."""
-        return len(self._states)
+        return len(self._kept)
 
     def push(self, state: State, byte: int) -> State | None:
         """The state behind one more byte; None where no output goes on so."""
@@ -302,10 +310,6 @@ class Automaton:
             state = onward
         return bytes(found[:most])
 
-    def _keep_start(self) -> None:
-        """Let the start be forgotten with all others: what it leads to would stay for ever."""
-        self._states[self.start.key] = self.start
-
     def _keep(self, way: int | tuple[int, bytes], onward: State | None) -> None:
         """Remember where a byte or a run leads from a state, None: nowhere."""
         if len(self._ways) >= MAX_WAYS:
@@ -313,19 +317,34 @@ class Automaton:
         self._ways[way] = onward
 
     def _state(self, key: Key) -> State:
-        found = self._states.get(key)
-        if found is None:
-            if len(self._states) >= MAX_KEPT:
-                for state in list(self._states.values()):
-                    state.masks = state.closing = None
-                self._states.clear()
-                self._ways.clear()
-                self.alike.clear()
-                self.masked = deque()  # others may still look at the old one
-                self._keep_start()
-            fresh = State(key, next(self._numbers), self.rules.accepting(key))
-            found = self._states.setdefault(key, fresh)
+        if isinstance(key, State):
+            found: State | None = key
+        else:
+            found = self._states.get(key)
+            if found is None:
+                found = self._states.setdefault(key, State(key, self.rules.accepting(key)))
+        assert found is not None
+        if found.number < 0:
+            if len(self._kept) >= MAX_KEPT:
+                self._forget()
+            found.number = next(self._numbers)
+            self._kept.append(found)
         return found
+
+    def _forget(self) -> None:
+        """Let all states go; the start is kept anew, else what it leads to would stay for ever."""
+        kept, self._kept = self._kept, []
+        for state in kept:
+            state.masks = state.closing = None
+            state.number = -2 - state.number  # still its own, for those who stand there
+        self._states.clear()
+        self._ways.clear()
+        self.alike.clear()
+        self.masked = deque()  # others may still look at the old one
+        start, self.start.number = self.start, next(self._numbers)
+        self._kept.append(start)
+        if start.key is not start:
+            self._states[start.key] = start
 
 
 def _beginning_of(runs: tuple[bytes, ...]) -> bytes:

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
-from lmlang.grammar.automaton import Content
+from lmlang.grammar.automaton import Content, State
 from lmlang.grammar.schema.levels import Level
 from lmlang.grammar.schema.moves import Context, Goals, Move, Start
 from lmlang.grammar.schema.numerals import Texts
@@ -61,7 +61,7 @@ class Begun(NamedTuple):
 NO_TEXTS = Texts()
 
 
-class Place:
+class Place(State):
     """Where an output is: the last level and those around it; one object for each.
 
     Attributes:
@@ -78,6 +78,8 @@ class Place:
     __slots__ = ("begun", "ending", "inside", "level", "lives", "outer", "rest", "wide")
 
     def __init__(self, outer: Place | None, level: Level, begun: tuple[Begun, ...]) -> None:
+        ends = outer is None and (bool(level.ended) or isinstance(level.frame, End))
+        super().__init__(None, ends)
         self.outer = outer
         self.level = level
         self.begun = begun

@@ -161,7 +161,7 @@ class SchemaRules:
         """Whether the output may end here."""
         if isinstance(key, Fork):
             return any(map(self.accepting, key.places))
-        return key.outer is None and (bool(key.level.ended) or key is self._end)
+        return key.accepting
 
     def completion(self, key: Where) -> bytes:
         """The fewest bytes, or nearly, that complete the output; empty where it is accepting."""
