@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import count
 from typing import NamedTuple, TypeAlias
 
 from lmlang.grammar.automaton import Content
-from lmlang.grammar.schema.frames import Plans
+from lmlang.grammar.schema.frames import Numerals, Plans
 from lmlang.grammar.schema.items import Items
 from lmlang.grammar.schema.members import Key, Members
 from lmlang.grammar.schema.moves import Context, Frame, Goals, Move, Phase, Start
@@ -49,7 +50,7 @@ class Level:
 
     __slots__ = (
         "_contents", "_finish", "_following", "_levels", "_like", "_number", "_resumed", "_runs",
-        "ended", "frame", "needs_item", "rivals", "unique",
+        "_strides", "ended", "frame", "needs_item", "rivals", "unique",
     )  # fmt: skip
 
     def __init__(self, frame: Frame | Start, levels: Levels) -> None:
@@ -61,6 +62,7 @@ class Level:
         self.needs_item = self.unique and isinstance(frame, Items) and frame.phase is Phase.BEFORE
         self.ended: Goals = () if isinstance(frame, Start) else frame.ended()
         self.rivals: Texts | None = None
+        self._strides = not isinstance(frame, (Start, Numerals))
         self._resumed: dict[tuple[Goals, bytes | None], Level] | None = None
         self._finish: tuple[bytes, Goals] | None = None
         self._following: bytes | None = None
@@ -91,6 +93,20 @@ class Level:
             self._levels.keep(way, found)
         return found
 
+    def stride(self, data: bytes, at: int) -> tuple[Ways, int]:
+        """What some of the bytes from a place on do, and the place behind these."""
+        runs = self.runs()
+        if runs:
+            run = runs[bisect_right(runs, data[at:]) - 1]
+            if len(run) > 1 and data.startswith(run, at):
+                return self.along(run), at + len(run)
+        frame = self.frame
+        if self._strides and not isinstance(frame, Start):
+            onward, end = frame.run(data, at)
+            if end > at:
+                return self if onward is frame else self._levels.of(onward), end
+        return self.push(data[at]), at + 1
+
     def along(self, run: bytes) -> Ways:
         """What one of its runs does."""
         ways, way = self._levels.ways, (self._number, run)
@@ -105,13 +121,6 @@ class Level:
         if self._runs is _UNKNOWN:
             self._runs = self._levels.runs(self.frame)
         return self._runs
-
-    def run(self, data: bytes, at: int) -> tuple[Level, int]:
-        """The level behind some of the bytes from a place on, and the place behind these."""
-        if isinstance(self.frame, Start):
-            return self, at
-        frame, end = self.frame.run(data, at)
-        return (self if frame is self.frame else self._levels.of(frame)), end
 
     def resume(self, goals: Goals, text: bytes | None) -> Level:
         """The level behind a value inside that is of some goals.

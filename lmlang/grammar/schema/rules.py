@@ -10,7 +10,6 @@ its value ends. The stack is as deep as the output; there is no limit but that o
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Hashable, Iterator
 
 from lmlang.grammar.automaton import Content, Leaving
@@ -80,28 +79,46 @@ class SchemaRules:
 
     def run(self, key: Where, data: bytes) -> Where | None:
         """The key behind some bytes; None where no output goes on so."""
-        at, onward = 0, key
-        while at < len(data):
-            if isinstance(onward, Place) and not onward.begun and not onward.level.unique:
-                level = onward.level
-                runs = level.runs()
-                if runs:
-                    run = runs[bisect_right(runs, data[at:]) - 1]
-                    if len(run) > 1 and data.startswith(run, at):
-                        (onward,) = self._step(onward, run)
-                        at += len(run)
-                        continue
-                further, end = level.run(data, at)
-                if end > at:
-                    if further is not level:
-                        onward = self._place(onward.outer, further, ())
-                    at = end
+        at = 0
+        onward: Where | None = key
+        while onward is not None and at < len(data):
+            if isinstance(onward, Place) and not onward.begun:
+                found, end = self._walk(onward, data, at)
+                if found is None or end > at:
+                    onward, at = found, end
                     continue
-            found = self.push(onward, data[at])
-            if found is None:
-                return None
-            onward, at = found, at + 1
+            onward, at = self.push(onward, data[at]), at + 1
         return onward
+
+    def _walk(self, place: Place, data: bytes, at: int) -> tuple[Place | None, int]:
+        """The place behind some of the bytes from one on, and the one behind these.
+
+        It goes from level to level as far as no items must differ and the output can be read in
+        one way; None: no output goes on so.
+        """
+        outer, level = place.outer, place.level
+        while at < len(data) and not level.unique:
+            ways, end = level.stride(data, at)
+            if isinstance(ways, Level):
+                level, at = ways, end
+                continue
+            if len(ways) > 1:
+                break
+            goals = level.ended
+            if ways:
+                onward, inner, again, goals = ways[0]
+                if onward is not None and inner is not None:
+                    if onward.unique:
+                        break
+                    outer, level, at = self._place(outer, onward, ()), inner, at if again else end
+                    continue
+                if outer is None:
+                    return self._end, end
+                at = end
+            elif outer is None or not goals:
+                return None, at
+            level, outer = outer.level.resume(goals, None), outer.outer
+        return self._place(outer, level, ()), at
 
     def ahead(self) -> Iterator[tuple[Content, ...]]:
         """The contents that strings and keys begin with, those of the outer values first."""
@@ -281,18 +298,13 @@ class SchemaRules:
             self._outermost.clear()
         return Place(outer, level, begun)
 
-    def _step(self, place: Place, byte: int | bytes) -> tuple[Place, ...]:
-        """The places behind a byte, whether items can still differ there or not.
-
-        Or behind a run of the level, where no items must differ.
-        """
+    def _step(self, place: Place, byte: int) -> tuple[Place, ...]:
+        """The places behind a byte, whether items can still differ there or not."""
         outer, level, begun = place.outer, place.level, place.begun
         while True:
-            ways = level.push(byte) if isinstance(byte, int) else level.along(byte)
+            ways = level.push(byte)
             if isinstance(ways, Level):
-                if begun:
-                    assert isinstance(byte, int), "runs are for where no items must differ"
-                    begun = tuple([item.on(byte) for item in begun])
+                begun = tuple([item.on(byte) for item in begun])
                 return (self._place(outer, ways, begun),)
             if not ways:
                 risen = self._risen(outer, level.ended, begun) if level.ended else None
@@ -307,9 +319,7 @@ class SchemaRules:
                 outer, begun = self._place(outer, onward, ()), self._item(onward, inner, begun)
                 level = inner
                 continue
-            if begun:
-                assert isinstance(byte, int), "runs are for where no items must differ"
-                begun = tuple([item.on(byte) for item in begun])
+            begun = tuple([item.on(byte) for item in begun])
             if onward is None:
                 if outer is None:
                     return (self._end,)
