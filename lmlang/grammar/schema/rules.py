@@ -424,16 +424,35 @@ class SchemaRules:
         return rest
 
     def _tried(self, key: Where) -> bytes:
+        """A completion that has been walked; what ends one level is followed by what is known."""
+        if not isinstance(key, Place):
+            return self._walked(key)
+        rest, begun, place = None, [], key
+        while rest is None:
+            step = self._own_end(place)
+            if step is None:
+                rest = self._walked(place)
+            else:
+                begun.append((place, step[0]))
+                place = step[1]
+                rest = place.ending
+        for place, text in reversed(begun):
+            rest = text + rest
+            place.ending = rest
+        return rest
+
+    def _own_end(self, place: Place) -> tuple[bytes, Place] | None:
+        """The shortest end of the last level and the place behind it; None: that is not known."""
+        level, outer = place.level, place.outer
+        if outer is None or place.begun or outer.level.unique:
+            return None
+        text, goals = level.finish()
+        behind = self._place(outer.outer, outer.level.resume(goals, None), ())
+        sure = isinstance(level.frame, (Strings, Numerals, Words)) and len(level.goals) == 1
+        return (text, behind) if sure or self.run(place, text) is behind else None
+
+    def _walked(self, key: Where) -> bytes:
         """A completion that has been walked, with another way taken where the plain one ends."""
-        if isinstance(key, Place) and key.outer is not None and not key.begun:
-            level, outer = key.level, key.outer
-            known = isinstance(level.frame, (Strings, Numerals, Words)) and len(level.goals) == 1
-            if known and not outer.level.unique:  # its goal, however it goes on
-                text, goals = level.finish()
-                behind = self._place(outer.outer, outer.level.resume(goals, None), ())
-                if behind.ending is None:
-                    behind.ending = self._tried(behind)
-                return text + behind.ending
         found = bytearray()
         while not self.accepting(key):
             plain = self._shortest(key)
