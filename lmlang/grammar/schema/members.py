@@ -383,11 +383,14 @@ class Key(NamedTuple):
 
     def like(self) -> Key:
         """One for many in which the same may come, as long as nothing that is known begins so."""
-        for (_, plan, spot, named, _), cells in self._open():
+        at = 0
+        for _, plan, spot, named, cells in self.readings:
             if named or not plan.forgets(spot):
                 return self
-            if not all(table.is_between(state) for _, table, state in cells):
-                return self
+            for _, table in cells:
+                if not table.is_between(self.states[at]):
+                    return self
+                at += 1
             if cells and (any_begins(plan.ascending, self.typed) or plan.rivals(spot, self.typed)):
                 return self
         like = self._widened(NO_KEY)

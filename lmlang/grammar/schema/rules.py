@@ -17,6 +17,7 @@ from lmlang.grammar.budget import spend
 from lmlang.grammar.schema.escape import stays_open
 from lmlang.grammar.schema.frames import QUOTE, Numerals, Plans, Strings, Words
 from lmlang.grammar.schema.items import Items
+from lmlang.grammar.schema.keys import united
 from lmlang.grammar.schema.levels import Level, Levels
 from lmlang.grammar.schema.members import Key
 from lmlang.grammar.schema.moves import Context, Goals, Start
@@ -161,9 +162,10 @@ class SchemaRules:
     def following(self, key: Where) -> bytes:
         """The bytes for which `push` gives a key, in ascending order."""
         if isinstance(key, Place):
+            level = key.level
+            if not key.begun and not level.unique:
+                return self._structural(key) if level.ended else level.following()
             found = self._structural(key)
-            if not key.begun and not key.level.unique:
-                return found
             unsure = found
             if isinstance(key.level.frame, Strings):  # others part from all that was written
                 heads = {head for item in key.begun for head in item.heads()}
@@ -392,9 +394,7 @@ class SchemaRules:
         if not place.level.ended:
             return found
         risen = self._risen(place.outer, place.level.ended, place.begun)
-        if risen is None:
-            return found
-        return bytes(sorted({*found, *self._structural(self._place(*risen))}))
+        return found if risen is None else united([found, risen[1].following()])
 
     # Completions ---------------------------------------------------------------------------------
 
