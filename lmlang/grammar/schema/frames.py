@@ -13,6 +13,7 @@ from lmlang.grammar.schema.keys import united
 from lmlang.grammar.schema.moves import Context, Frame, Goals, Move, Phase, Start, ended
 from lmlang.grammar.schema.numerals import BYTES, Entry, Numeral, numeral
 from lmlang.grammar.schema.object_plan import ObjectPlan
+from lmlang.grammar.schema.readings import Reading
 from lmlang.grammar.schema.shapes import Array, Graph, Node, Number, Object, Shape, String, Word
 from lmlang.grammar.schema.style import Layout, spell_text
 from lmlang.grammar.spec import Style
@@ -237,9 +238,7 @@ class Plans:
             frame = Strings(tuple((goal, table, table.start) for goal, table in strings))
         elif byte == BRACE:
             objects = tuple(
-                members.Reading(goal, plan, plan.start)
-                for goal, kind in kinds
-                for plan in kind.objects
+                Reading(goal, plan, plan.start) for goal, kind in kinds for plan in kind.objects
             )
             frame = members.Members(objects, Phase.OPEN, b"", start.depth, canonical)
         elif byte == BRACKET:

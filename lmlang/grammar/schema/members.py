@@ -10,39 +10,17 @@ from lmlang.grammar.language import ANY
 from lmlang.grammar.schema.escape import can_leave, leaves_all, stays_open
 from lmlang.grammar.schema.keys import any_begins, beginning, united
 from lmlang.grammar.schema.moves import Context, Goals, Move, Phase, Start, ended
-from lmlang.grammar.schema.object_plan import ObjectPlan, Spot
+from lmlang.grammar.schema.object_plan import ObjectPlan
+from lmlang.grammar.schema.readings import KeyReading, Reading
 from lmlang.grammar.schema.shapes import Node
+from lmlang.grammar.schema.spots import Spot
 from lmlang.grammar.schema.style import Layout
 from lmlang.grammar.tables import Spelling, TextTable, spelled
 
 COMMA, CLOSE, QUOTE = ord(","), ord("}"), ord('"')
 
-NO_NODE: Node = -1
 NO_KEY = b"\xff"
 """No key begins so."""
-
-
-class Reading(NamedTuple):
-    """One way to understand an object.
-
-    Attributes:
-        spot: Where; behind a key, the spot behind its property.
-        node: Behind a key, what its value must be anyway; else `NO_NODE`.
-        meets: Behind a key, the demands that the value may meet.
-    """
-
-    goal: Node
-    plan: ObjectPlan
-    spot: Spot
-    node: Node = NO_NODE
-    meets: int = 0
-
-    def widened(self) -> Reading:
-        """The one of all that differ in the keys that have been written."""
-        wide = self.plan.widened(self.spot)
-        if wide is self.spot:
-            return self
-        return Reading(self.goal, self.plan, wide, self.node, self.meets)
 
 
 class Members(NamedTuple):
@@ -203,28 +181,6 @@ class Members(NamedTuple):
 
 def _length(end: tuple[bytes, Node]) -> int:
     return len(end[0])
-
-
-class KeyReading(NamedTuple):
-    """One way to understand a key that is being written.
-
-    Attributes:
-        named: Whether it may be one of the names that may come next.
-        cells: Other keys that it may be: the numbers of the cells and their tables.
-    """
-
-    goal: Node
-    plan: ObjectPlan
-    spot: Spot
-    named: bool
-    cells: tuple[tuple[int, TextTable], ...]
-
-    def widened(self) -> KeyReading:
-        """The one of all that differ in the keys that have been written."""
-        wide = self.plan.widened(self.spot)
-        if wide is self.spot:
-            return self
-        return KeyReading(self.goal, self.plan, wide, self.named, self.cells)
 
 
 class Key(NamedTuple):

@@ -110,6 +110,11 @@ Where: TypeAlias = Place | Fork
 """The keys of these rules."""
 
 
+def places_of(key: Where) -> Iterator[Place]:
+    """All ways to read an output, each its place."""
+    return iter((key,) if isinstance(key, Place) else key.places)
+
+
 class End(NamedTuple):
     """The frame behind the whole output."""
 

@@ -14,14 +14,15 @@ from collections.abc import Hashable, Iterator
 
 from lmlang.grammar.automaton import Content, Leaving
 from lmlang.grammar.budget import spend
+from lmlang.grammar.schema.completions import Completions, plain
 from lmlang.grammar.schema.escape import stays_open
-from lmlang.grammar.schema.frames import QUOTE, Numerals, Plans, Strings, Words
+from lmlang.grammar.schema.frames import QUOTE, Plans, Strings
 from lmlang.grammar.schema.items import Items
 from lmlang.grammar.schema.keys import united
 from lmlang.grammar.schema.levels import Level, Levels
 from lmlang.grammar.schema.members import Key
 from lmlang.grammar.schema.moves import Context, Goals, Start
-from lmlang.grammar.schema.places import Begun, End, Fork, Place, Where
+from lmlang.grammar.schema.places import Begun, End, Fork, Place, Where, places_of
 from lmlang.grammar.schema.shapes import Array, Graph, inner_nodes
 from lmlang.grammar.schema.style import Layout
 from lmlang.grammar.schema.unique import Distinct, check_shape, needs_care
@@ -49,6 +50,7 @@ class SchemaRules:
         self._kept = 0
         self._end = self._place(None, self._levels.of(End()), ())
         self._careful: bool | None = None
+        self._completions = Completions(self)
         self._distinct = Distinct(self.texts)
 
     def start(self) -> Where:
@@ -189,15 +191,15 @@ class SchemaRules:
         if self._careful is None:
             self._careful = needs_care(self._graph)
         if self._careful:
-            return self._tried(key)
-        return self._shortest(key)
+            return self._completions.of(key)
+        return plain(key)
 
     def contents(self, key: Where) -> tuple[Content, ...]:
         """Tables for the bytes that come next (see `automaton.Rules`)."""
         if isinstance(key, Place) and not key.begun:
             return key.level.contents()
         found = dict[Content, None]()
-        for place in _all(key):
+        for place in places_of(key):
             tables = place.level.contents()
             if not tables:
                 return ()
@@ -234,7 +236,7 @@ class SchemaRules:
 
     def pointer(self, key: Where) -> str:
         """Which part of the schema the next byte belongs to, as a JSON pointer."""
-        goals = next(_all(key)).level.goals
+        goals = next(places_of(key)).level.goals
         return self._graph.pointer(goals[0]) if goals else ""
 
     def texts(self, start: Start, limit: int) -> list[bytes] | None:
@@ -260,6 +262,10 @@ class SchemaRules:
                     return None
             ways = further
         return done
+
+    def behind(self, outer: Place, goals: Goals) -> Place:
+        """The place behind a value of some goals inside of one where no items must differ."""
+        return self._place(outer.outer, outer.level.resume(goals, None), ())
 
     # Moves ---------------------------------------------------------------------------------------
 
@@ -395,104 +401,6 @@ class SchemaRules:
             return found
         risen = self._risen(place.outer, place.level.ended, place.begun)
         return found if risen is None else united([found, risen[1].following()])
-
-    # Completions ---------------------------------------------------------------------------------
-
-    def _shortest(self, key: Where) -> bytes:
-        if isinstance(key, Place):
-            return self._plain(key)
-        return min([self._plain(place) for place in key.places], key=len)
-
-    def _plain(self, place: Place) -> bytes:
-        """A completion, in which items may be equal that must not, or be counted otherwise."""
-        text, goals = place.level.finish()
-        return text if place.outer is None else text + self._behind(place.outer, goals)
-
-    def _behind(self, outer: Place | None, goals: Goals) -> bytes:
-        """The same behind a value of some goals inside of a place."""
-        rest, unknown = b"", []
-        while outer is not None:
-            if outer.rest is not None and outer.rest[0] == goals:
-                rest = outer.rest[1]
-                break
-            text, around = outer.level.resume(goals, None).finish()
-            unknown.append((outer, goals, text))
-            outer, goals = outer.outer, around
-        for outer, goals, text in reversed(unknown):
-            rest = text + rest
-            outer.rest = (goals, rest)
-        return rest
-
-    def _tried(self, key: Where) -> bytes:
-        """A completion that has been walked; what ends one level is followed by what is known."""
-        if not isinstance(key, Place):
-            return self._walked(key)
-        rest, begun, place = None, [], key
-        while rest is None:
-            step = self._own_end(place)
-            if step is None:
-                rest = self._walked(place)
-            else:
-                begun.append((place, step[0]))
-                place = step[1]
-                rest = place.ending
-        for place, text in reversed(begun):
-            rest = text + rest
-            place.ending = rest
-        return rest
-
-    def _own_end(self, place: Place) -> tuple[bytes, Place] | None:
-        """The shortest end of the last level and the place behind it; None: that is not known."""
-        level, outer = place.level, place.outer
-        if outer is None or place.begun or outer.level.unique:
-            return None
-        text, goals = level.finish()
-        behind = self._place(outer.outer, outer.level.resume(goals, None), ())
-        sure = isinstance(level.frame, (Strings, Numerals, Words)) and len(level.goals) == 1
-        return (text, behind) if sure or self.run(place, text) is behind else None
-
-    def _walked(self, key: Where) -> bytes:
-        """A completion that has been walked, with another way taken where the plain one ends."""
-        found = bytearray()
-        while not self.accepting(key):
-            plain = self._shortest(key)
-            end = self.run(key, plain)
-            if end is not None:
-                found += plain
-                key = end
-                continue
-            for number, byte in enumerate(plain):
-                onward = self.push(key, byte)
-                if onward is None:
-                    byte, key = self._other_way(key, len(plain) - number)
-                    found.append(byte)
-                    break
-                found.append(byte)
-                key = onward
-        return bytes(found)
-
-    def _other_way(self, key: Where, enough: int) -> tuple[int, Where]:
-        """A byte behind which a short completion parts from what was written.
-
-        Args:
-            key: Where.
-            enough: Bytes of a completion that need not be improved.
-        """
-        best: tuple[int, int, Where] | None = None
-        for byte in self.following(key):
-            onward = self.push(key, byte)
-            assert onward is not None, "it follows"
-            length = min(len(self._plain(place)) + place.crowd for place in _all(onward))
-            if best is None or length < best[0]:
-                best = (length, byte, onward)
-                if length <= enough and not any(place.crowd for place in _all(onward)):
-                    break
-        assert best is not None, "some byte follows"
-        return best[1:]
-
-
-def _all(key: Where) -> Iterator[Place]:
-    return iter((key,) if isinstance(key, Place) else key.places)
 
 
 def check_unique(shape: Array, graph: Graph, style: Style) -> bool:
