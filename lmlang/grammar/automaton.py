@@ -336,7 +336,8 @@ class Automaton:
         kept, self._kept = self._kept, []
         for state in kept:
             state.masks = state.closing = None
-            state.number = -2 - state.number  # still its own, for those who stand there
+            if state.number >= 0:
+                state.number = -2 - state.number  # still its own, for those who stand there
         self._states.clear()
         self._ways.clear()
         self.alike.clear()

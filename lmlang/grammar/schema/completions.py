@@ -52,7 +52,7 @@ class Completions:
         self._rules = rules
 
     def of(self, key: Where) -> bytes:
-        """The fewest bytes, or nearly, that complete an output: ends of levels, each walked once."""
+        """The fewest bytes, or nearly, that complete an output; what is walked is remembered."""
         if not isinstance(key, Place):
             return self._walked(key)
         rest, begun, place = None, [], key

@@ -67,7 +67,8 @@ class Level:
         self._finish: tuple[bytes, Goals] | None = None
         self._following: bytes | None = None
         self._contents: tuple[Content, ...] | None = None
-        self._runs: tuple[bytes, ...] | None = _UNKNOWN
+        many = isinstance(frame, Key) and frame.states
+        self._runs: tuple[bytes, ...] | None = None if many else _UNKNOWN
 
     @property
     def goals(self) -> Goals:
@@ -90,12 +91,16 @@ class Level:
         found = ways.get(way)
         if found is None:
             found = self._levels.push(self.frame, byte)
-            self._levels.keep(way, found)
+            if len(ways) >= MAX_WAYS:
+                ways.clear()
+            ways[way] = found
         return found
 
     def stride(self, data: bytes, at: int) -> tuple[Ways, int]:
         """What some of the bytes from a place on do, and the place behind these."""
-        runs = self.runs()
+        runs = self._runs
+        if runs is _UNKNOWN:
+            runs = self.runs()
         if runs:
             run = runs[bisect_right(runs, data[at:]) - 1]
             if len(run) > 1 and data.startswith(run, at):
@@ -113,7 +118,9 @@ class Level:
         found = ways.get(way)
         if found is None:
             found = self._levels.along(self.frame, run)
-            self._levels.keep(way, found)
+            if len(ways) >= MAX_WAYS:
+                ways.clear()
+            ways[way] = found
         return found
 
     def runs(self) -> tuple[bytes, ...] | None:
@@ -219,17 +226,13 @@ class Levels:
         frame = level.frame
         return self.of(frame.widened()) if isinstance(frame, (Members, Key)) else level
 
-    def keep(self, way: int | tuple[int, bytes], found: Ways) -> None:
-        """Remember what a byte or a run does to a level."""
-        if len(self.ways) >= MAX_WAYS:
-            self.ways.clear()
-        self.ways[way] = found
-
     def push(self, frame: Frame | Start, byte: int) -> Ways:
         """What a byte does to a frame, in levels."""
         moves = self._moves(frame, byte)
-        if len(moves) == 1 and moves[0].inner is None and moves[0].frame is not None:
-            return self.of(moves[0].frame)
+        if len(moves) == 1:
+            onward, inner, _, _ = moves[0]
+            if inner is None and onward is not None:
+                return self.of(onward)
         return tuple([self._way(move) for move in moves])
 
     def along(self, frame: Frame | Start, run: bytes) -> Ways:

@@ -273,14 +273,18 @@ class SchemaRules:
         if begun:
             known, key = self._under_way, (outer, level, begun)
             found = known.get(key)
-            return found or known.setdefault(key, self._fresh(outer, level, begun))
+            if found is None:
+                self._make_room()
+                found = known.setdefault(key, Place(outer, level, begun))
+            return found
         inside = self._outermost if outer is None else outer.inside
         if inside is None:
             assert outer is not None
             inside = outer.inside = {}
         place = inside.get(level)
         if place is None:
-            place = inside.setdefault(level, self._fresh(outer, level, ()))
+            self._make_room()
+            place = inside.setdefault(level, Place(outer, level, ()))
         return place
 
     def _widened(self, place: Place) -> Place:
@@ -298,13 +302,13 @@ class SchemaRules:
         assert wide is not None, "there is at least the place itself"
         return wide
 
-    def _fresh(self, outer: Place | None, level: Level, begun: tuple[Begun, ...]) -> Place:
+    def _make_room(self) -> None:
+        """Count one place more; where there are too many, let them go."""
         self._kept += 1
         if self._kept > MAX_KEPT:
             self._kept = 1
             self._under_way.clear()
             self._outermost.clear()
-        return Place(outer, level, begun)
 
     def _step(self, place: Place, byte: int) -> tuple[Place, ...]:
         """The places behind a byte, whether items can still differ there or not."""
