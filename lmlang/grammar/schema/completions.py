@@ -12,7 +12,7 @@ from typing import Protocol
 
 from lmlang.grammar.schema.frames import Numerals, Strings, Words
 from lmlang.grammar.schema.moves import Goals
-from lmlang.grammar.schema.places import Place, Where, places_of
+from lmlang.grammar.schema.places import Fork, Place, Where, places_of
 
 
 class Walks(Protocol):
@@ -36,9 +36,14 @@ class Walks(Protocol):
 
 def plain(key: Where) -> bytes:
     """A completion, in which items may be equal that must not, or be counted otherwise."""
-    if isinstance(key, Place):
-        return _plain(key)
-    return min([_plain(place) for place in key.places], key=len)
+    if isinstance(key, Fork):
+        return min([plain(place) for place in key.places], key=len)
+    text, goals = key.level.finish()
+    outer = key.outer
+    if outer is None:
+        return text
+    rest = outer.rest
+    return text + (rest[1] if rest is not None and rest[0] == goals else _rest(outer, goals))
 
 
 class Completions:
@@ -110,18 +115,13 @@ class Completions:
         for byte in self._rules.following(key):
             onward = self._rules.push(key, byte)
             assert onward is not None, "it follows"
-            length = min(len(_plain(place)) + place.crowd for place in places_of(onward))
+            length = min(len(plain(place)) + place.crowd for place in places_of(onward))
             if best is None or length < best[0]:
                 best = (length, byte, onward)
                 if length <= enough and not any(place.crowd for place in places_of(onward)):
                     break
         assert best is not None, "some byte follows"
         return best[1:]
-
-
-def _plain(place: Place) -> bytes:
-    text, goals = place.level.finish()
-    return text if place.outer is None else text + _rest(place.outer, goals)
 
 
 def _rest(place: Place | None, goals: Goals) -> bytes:

@@ -403,8 +403,8 @@ class Key(NamedTuple):
         """The fewest bytes, or nearly, that end the object."""
         best: tuple[int, bytes, bytes, Node] | None = None
         layout = context.layout
-        for key, (goal, plan, spot, node, meets) in self._ends():
-            text = plan.shortest(spot, node, meets, self.depth, layout)
+        for key, goal, plan, then, node, meets in self._ends():
+            text = plan.shortest(then, node, meets, self.depth, layout)
             if text is not None and (best is None or len(key) + len(text) < best[0]):
                 best = (len(key) + len(text), key, text, goal)
         assert best is not None, "every reading has an end"
@@ -423,16 +423,16 @@ class Key(NamedTuple):
                     then = plan.behind(spot, self.typed)
                     yield Reading(goal, plan, then, cell.node, cell.meets)
 
-    def _ends(self) -> Iterator[tuple[bytes, Reading]]:
-        """The rests of keys that it may be, short ones, and what is behind them."""
+    def _ends(self) -> Iterator[tuple[bytes, Node, ObjectPlan, Spot, Node, int]]:
+        """The rests of keys that it may be, short ones, and the `Reading` behind each."""
         size = len(self.typed)
         for (goal, plan, spot, named, _), cells in self._open():
             if named:
                 for key in beginning(plan.keys(spot), self.typed):
-                    yield key[size:], Reading(goal, plan, *plan.by_key(spot, key))
+                    yield key[size:], goal, plan, *plan.by_key(spot, key)
             for number, table, state in cells:
                 rest = leaves_all(table, state, plan.rivals(spot, self.typed))
                 if rest is not None:
                     cell = plan.cells[number]
                     then = plan.behind(spot, self.typed + rest)
-                    yield rest, Reading(goal, plan, then, cell.node, cell.meets)
+                    yield rest, goal, plan, then, cell.node, cell.meets

@@ -65,6 +65,7 @@ class ObjectPlan:
         self._ascending: dict[frozenset[bytes], tuple[bytes, ...]] = {}
         self._ways = Ways(self.may_end, self._steps, "an object")
         self._endings: dict[tuple[Spot, bool, int, Layout], bytes] = {}
+        self._shortests: dict[tuple[int, Node, int, Layout], bytes | None] = {}
         self._firsts: dict[int, list[bytes]] = {}
         self._above: dict[tuple[int, bytes], Language] = {}
         self._index = {key: number for number, key in enumerate(self.names)}
@@ -232,6 +233,21 @@ class ObjectPlan:
             depth: Of the object.
             layout: White space.
         """
+        if not self.simple:
+            return self._shortest(then, node, meets, depth, layout)
+        known = (then.next, node, depth, layout)  # nothing else matters
+        found = self._shortests.get(known, b"")
+        if found == b"":
+            found = self._shortest(then, node, meets, depth, layout)
+            if found is None or len(found) <= MAX_ENDING:
+                if len(self._shortests) >= MAX_ENDINGS:
+                    self._shortests.clear()
+                self._shortests[known] = found
+        return found
+
+    def _shortest(
+        self, then: Spot, node: Node, meets: int, depth: int, layout: Layout
+    ) -> bytes | None:
         best: bytes | None = None
         for value, behind in self.values(then, node, meets):
             if self.cost(behind) is None:

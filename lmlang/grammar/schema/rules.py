@@ -190,9 +190,7 @@ class SchemaRules:
             return b""
         if self._careful is None:
             self._careful = needs_care(self._graph)
-        if self._careful:
-            return self._completions.of(key)
-        return plain(key)
+        return self._completions.of(key) if self._careful else plain(key)
 
     def contents(self, key: Where) -> tuple[Content, ...]:
         """Tables for the bytes that come next (see `automaton.Rules`)."""
