@@ -117,7 +117,7 @@ class Strings(NamedTuple):
 
     def run(self, data: bytes, at: int) -> tuple[Strings, int]:
         """Up to what ends it, where there is one table."""
-        if len(self.readings) > 1:
+        if len(self.readings) > 1 or data[at] == QUOTE:
             return self, at
         goal, table, state = self.readings[0]
         onward, end = table.run(state, data, at)

@@ -62,7 +62,8 @@ class Level:
         self.needs_item = self.unique and isinstance(frame, Items) and frame.phase is Phase.BEFORE
         self.ended: Goals = () if isinstance(frame, Start) else frame.ended()
         self.rivals: Texts | None = None
-        self._strides = not isinstance(frame, (Start, Numerals))
+        waits = isinstance(frame, (Start, Numerals))
+        self._strides = bool(frame.rest) if isinstance(frame, (Members, Items)) else not waits
         self._resumed: dict[tuple[Goals, bytes | None], Level] | None = None
         self._finish: tuple[bytes, Goals] | None = None
         self._following: bytes | None = None
