@@ -52,13 +52,16 @@ class Members(NamedTuple):
         layout, first = context.layout, self.phase is Phase.OPEN
         closing = layout.ending((), first, self.depth, b"}")
         if byte == closing[0]:
-            done = tuple([r for r in self.readings if r.plan.may_end(r.spot)])
-            return self._literal(done, Phase.CLOSING, closing, byte, context)
+            done = [r for r in self.readings if r.plan.may_end(r.spot)]
+            return self._literal(self._only(done), Phase.CLOSING, closing, byte, context)
         before = (layout.opening(self.depth) if first else layout.between(self.depth)) + b'"'
         if byte != before[0]:
             return ()
-        wanting = tuple([r for r in self.readings if r.plan.may_go_on(r.spot)])
-        return self._literal(wanting, Phase.BEFORE, before, byte, context)
+        wanting = [r for r in self.readings if r.plan.may_go_on(r.spot)]
+        return self._literal(self._only(wanting), Phase.BEFORE, before, byte, context)
+
+    def _only(self, some: list[Reading]) -> tuple[Reading, ...]:
+        return self.readings if len(some) == len(self.readings) else tuple(some)
 
     def following(self, context: Context) -> bytes:
         """The bytes that do something."""
