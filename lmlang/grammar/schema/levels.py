@@ -32,9 +32,9 @@ class Way(NamedTuple):
     goals: Goals
 
 
-Ways: TypeAlias = "Level | tuple[Way, ...]"
-"""What a byte does to a level: the one that it becomes, where that is all; else several ways, or
-none where the byte is not possible."""
+Ways: TypeAlias = "Level | Way | tuple[Way, ...]"
+"""What a byte does to a level: the one that it becomes, where that is all; else one way, several,
+or none where the byte is not possible."""
 
 
 class Level:
@@ -234,6 +234,7 @@ class Levels:
             onward, inner, _, _ = moves[0]
             if inner is None and onward is not None:
                 return self.of(onward)
+            return self._way(moves[0])
         return tuple([self._way(move) for move in moves])
 
     def along(self, frame: Frame | Start, run: bytes) -> Ways:

@@ -19,7 +19,7 @@ from lmlang.grammar.schema.escape import stays_open
 from lmlang.grammar.schema.frames import QUOTE, Plans, Strings
 from lmlang.grammar.schema.items import Items
 from lmlang.grammar.schema.keys import united
-from lmlang.grammar.schema.levels import Level, Levels
+from lmlang.grammar.schema.levels import Level, Levels, Way
 from lmlang.grammar.schema.members import Key
 from lmlang.grammar.schema.moves import Context, Goals, Start
 from lmlang.grammar.schema.places import Begun, End, Fork, Place, Where, places_of
@@ -105,11 +105,9 @@ class SchemaRules:
             if isinstance(ways, Level):
                 level, at = ways, end
                 continue
-            if len(ways) > 1:
-                break
             goals = level.ended
-            if ways:
-                onward, inner, again, goals = ways[0]
+            if isinstance(ways, Way):
+                onward, inner, again, goals = ways
                 if onward is not None and inner is not None:
                     if onward.unique:
                         break
@@ -118,6 +116,8 @@ class SchemaRules:
                 if outer is None:
                     return self._end, end
                 at = end
+            elif ways:
+                break
             elif outer is None or not goals:
                 return None, at
             level, outer = outer.level.resume(goals, None), outer.outer
@@ -227,8 +227,10 @@ class SchemaRules:
     def asked(self, key: Where) -> frozenset[bytes]:
         """The rests of keys that are names, or have been written."""
         if isinstance(key, Place):
-            frame = key.level.like.frame
-            return frozenset(frame.known) if isinstance(frame, Key) else frozenset()
+            level, frame = key.level, key.level.frame
+            if not isinstance(frame, Key) or level.like is not level:
+                return frozenset()
+            return frozenset(frame.known)
         frames = [place.level.like.frame for place in key.places]
         return frozenset().union(*(frame.known for frame in frames if isinstance(frame, Key)))
 
@@ -322,7 +324,10 @@ class SchemaRules:
                     return ()
                 outer, level, begun = risen
                 continue
-            onward, inner, again, goals = ways[0]
+            if not isinstance(ways, Way):
+                begun = tuple([item.on(byte) for item in begun])
+                return tuple([self._place(outer, w.level, begun) for w in ways if w.level])
+            onward, inner, again, goals = ways
             if again:
                 assert onward is not None
                 assert inner is not None
@@ -335,10 +340,9 @@ class SchemaRules:
                     return (self._end,)
                 risen = self._risen(outer, goals, begun)
                 return () if risen is None else (self._place(*risen),)
-            if inner is not None:
-                waiting = self._place(outer, onward, ())
-                return (self._place(waiting, inner, self._item(onward, inner, begun)),)
-            return tuple(self._place(outer, w.level, begun) for w in ways if w.level is not None)
+            assert inner is not None, "else the level is all"
+            waiting = self._place(outer, onward, ())
+            return (self._place(waiting, inner, self._item(onward, inner, begun)),)
 
     def _risen(
         self, outer: Place | None, goals: Goals, begun: tuple[Begun, ...]
