@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterator
 from enum import IntEnum
+from itertools import count
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 DEAD, LEAVE = -1, -2
@@ -27,8 +28,11 @@ LETTERS = b"ea"
 MAX_OPEN = 4_096
 """Contents that are known to be open."""
 
+MAX_WAYS = 200_000
+"""Ways from its states that are kept."""
+
 MAX_RUN = 256
-"""Bytes of a run that a state remembers."""
+"""Bytes of a run that is kept."""
 
 Key: TypeAlias = Hashable
 
@@ -83,7 +87,10 @@ class Leaving(IntEnum):
 
 
 class Rules(Protocol):
-    """One kind of grammar. Keys are immutable; equal keys mean the same future."""
+    """One kind of grammar. Keys are immutable; equal keys mean the same future.
+
+    Rules that have one object for each key may let it be the `State` too, of one automaton.
+    """
 
     def start(self) -> Key:
         """The key of the empty output."""
@@ -154,16 +161,18 @@ _UNKNOWN = (b"",)
 """Runs of a state that nobody has asked for."""
 _NONE = 1 << 60
 """More tokens than any budget has."""
-_NO_WAYS: dict[int | bytes, State | None] = {}
-"""Those of all states of which nobody has asked for any; it stays empty."""
 
 
 class State:
     """A place in an output; one object for each key of an automaton.
 
+    Args:
+        key: What the rules know of it; None: it is the key itself.
+        accepting: Whether the output may end here.
+
     Attributes:
         key: What the rules know of it.
-        ways: Where bytes lead that were tried, None where they lead nowhere; and runs of bytes.
+        number: Its own in the automaton; below 0: this does not keep it.
         accepting: Whether the output may end here.
         masks: What has been made of this state for masks; owned by `masks.py`.
         closing: The tokens that complete the output from here; owned by `closing.py`.
@@ -179,25 +188,19 @@ class State:
         "enough",
         "key",
         "masks",
-        "ways",
+        "number",
     )
 
-    def __init__(self, key: Key, accepting: bool) -> None:
-        self.key = key
+    def __init__(self, key: Key | None, accepting: bool) -> None:
+        self.key: Key = self if key is None else key
+        self.number = -1
         self.accepting = accepting
-        self.ways: dict[int | bytes, State | None] = _NO_WAYS
         self.masks: Any = None
         self.closing: Any = None
         self.enough = _NONE
         self._following: bytes | None = None
         self._completion: bytes | None = None
         self._runs: tuple[bytes, ...] | None = _UNKNOWN
-
-    def keep(self, way: int | bytes, onward: State | None) -> None:
-        """Remember where a byte or a run leads."""
-        if self.ways is _NO_WAYS:
-            self.ways = {}
-        self.ways[way] = onward
 
     def __repr__(self) -> str:
         return f"<State{', may end' if self.accepting else ''}>"
@@ -219,29 +222,29 @@ class Automaton:
         self.alike: dict[Hashable, Any] = {}
         self.masked: deque[State] = deque()
         self._swift = rules if isinstance(rules, Swift) else None
-        self._states: dict[Key, State] = {}
         self._open: set[Content] = set()
+        self._states: dict[Key, State] = {}  # of keys that are none themselves
+        self._kept: list[State] = []
+        self._numbers = count()
+        self._ways: dict[int | tuple[int, bytes], State | None] = {}  # by the numbers of states
         self.start = self._state(rules.start())
 
     def __len__(self) -> int:
         """States that are kept."""
-        return len(self._states)
+        return len(self._kept)
 
     def push(self, state: State, byte: int) -> State | None:
         """The state behind one more byte; None where no output goes on so."""
-        try:
-            return state.ways[byte]
-        except KeyError:
+        way = state.number << 8 | byte
+        found = self._ways.get(way)
+        if found is None and way not in self._ways:
             key = self.rules.push(state.key, byte)
             found = None if key is None else self._state(key)
-            state.keep(byte, found)
-            return found
+            self._keep(way, found)
+        return found
 
     def run(self, state: State, data: bytes) -> State | None:
         """The state behind some bytes; None where no output goes on so."""
-        found = state.ways.get(data)
-        if found is not None:
-            return found
         if self._swift is None or len(data) < 2:
             for byte in data:
                 onward = self.push(state, byte)
@@ -249,12 +252,15 @@ class Automaton:
                     return None
                 state = onward
             return state
-        key = self._swift.run(state.key, data)
-        if key is None:
-            return None
-        found = self._state(key)
-        if len(data) <= MAX_RUN:
-            state.keep(data, found)
+        way = (state.number, data)
+        found = self._ways.get(way)
+        if found is None:
+            key = self._swift.run(state.key, data)
+            if key is None:
+                return None
+            found = self._state(key)
+            if len(data) <= MAX_RUN:
+                self._keep(way, found)
         return found
 
     @property
@@ -344,23 +350,42 @@ class Automaton:
                 return True
         return False
 
-    def _keep_start(self) -> None:
-        """Let the start be forgotten with all others: what it leads to would stay for ever."""
-        self._states[self.start.key] = self.start
+    def _keep(self, way: int | tuple[int, bytes], onward: State | None) -> None:
+        """Remember where a byte or a run leads from a state, None: nowhere."""
+        if len(self._ways) >= MAX_WAYS:
+            self._ways.clear()
+        self._ways[way] = onward
 
     def _state(self, key: Key) -> State:
-        found = self._states.get(key)
-        if found is None:
-            if len(self._states) >= MAX_KEPT:
-                for state in list(self._states.values()):
-                    state.ways = _NO_WAYS
-                    state.masks = state.closing = None
-                self._states.clear()
-                self.alike.clear()
-                self.masked = deque()  # others may still look at the old one
-                self._keep_start()
-            found = self._states.setdefault(key, State(key, self.rules.accepting(key)))
+        if isinstance(key, State):
+            found: State | None = key
+        else:
+            found = self._states.get(key)
+            if found is None:
+                found = self._states.setdefault(key, State(key, self.rules.accepting(key)))
+        assert found is not None
+        if found.number < 0:
+            if len(self._kept) >= MAX_KEPT:
+                self._forget()
+            found.number = next(self._numbers)
+            self._kept.append(found)
         return found
+
+    def _forget(self) -> None:
+        """Let all states go; the start is kept anew, else what it leads to would stay for ever."""
+        kept, self._kept = self._kept, []
+        for state in kept:
+            state.masks = state.closing = None
+            if state.number >= 0:
+                state.number = -2 - state.number  # still its own, for those who stand there
+        self._states.clear()
+        self._ways.clear()
+        self.alike.clear()
+        self.masked = deque()  # others may still look at the old one
+        start, self.start.number = self.start, next(self._numbers)
+        self._kept.append(start)
+        if start.key is not start:
+            self._states[start.key] = start
 
 
 def _beginning_of(runs: tuple[bytes, ...]) -> bytes:

@@ -20,6 +20,8 @@ def leaves_all(table: Table, state: int, rivals: tuple[bytes, ...]) -> bytes | N
         state: Where in it.
         rivals: The rests that it must not be.
     """
+    if not rivals:
+        return b"" if table.accepting(state) else table.completion(state)
     best: bytes | None = None
     tries = [(len(table.completion(state)), b"", state, rivals)]
     while tries:
@@ -31,15 +33,18 @@ def leaves_all(table: Table, state: int, rivals: tuple[bytes, ...]) -> bytes | N
             return begun + rest
         paths = {rival[0] for rival in left if rival}
         found = None if b"" in left or not table.accepting(here) else begun
-        for byte in table.following(here):
+        following = table.following(here)
+        for byte in following.translate(None, following.translate(None, bytes(paths))):
+            last, onward = bytes((byte,)), table.push(here, byte)
+            rests = tuple(rival[1:] for rival in left if rival.startswith(last))
+            size = len(begun) + 1 + len(table.completion(onward))
+            heappush(tries, (size, begun + last, onward, rests))
+        for byte in following.translate(None, bytes(paths)):
+            if found is not None and len(found) <= bound + 1:
+                break
             onward = table.push(here, byte)
-            last = bytes((byte,))
-            if byte in paths:
-                rests = tuple(rival[1:] for rival in left if rival.startswith(last))
-                size = len(begun) + 1 + len(table.completion(onward))
-                heappush(tries, (size, begun + last, onward, rests))
-            elif onward != LEAVE and (found is None or len(found) > bound + 1):
-                other = begun + last + table.completion(onward)
+            if onward != LEAVE:
+                other = begun + bytes((byte,)) + table.completion(onward)
                 found = other if found is None or len(other) < len(found) else found
         if found is not None and (best is None or len(found) < len(best)):
             best = found

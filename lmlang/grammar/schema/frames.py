@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -10,9 +9,11 @@ from lmlang.grammar.automaton import LEAVE, Content
 from lmlang.grammar.language import Language
 from lmlang.grammar.schema import items, members
 from lmlang.grammar.schema.array_plan import MAX_TEXT, ArrayPlan, Of, check_demands, too_long
+from lmlang.grammar.schema.keys import united
 from lmlang.grammar.schema.moves import Context, Frame, Goals, Move, Phase, Start, ended
 from lmlang.grammar.schema.numerals import BYTES, Entry, Numeral, numeral
 from lmlang.grammar.schema.object_plan import ObjectPlan
+from lmlang.grammar.schema.readings import Reading
 from lmlang.grammar.schema.shapes import Array, Graph, Node, Number, Object, Shape, String, Word
 from lmlang.grammar.schema.style import Layout, spell_text
 from lmlang.grammar.spec import Style
@@ -21,11 +22,10 @@ from lmlang.grammar.tables import Spelling, TextTable, spelled
 QUOTE, BRACKET, BRACE = b'"[{'
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(NamedTuple):
     """Inside of null, true or false.
 
-    Args:
+    Attributes:
         goals: What the value is of then.
         rest: The letters that are still to come.
     """
@@ -48,8 +48,11 @@ class Words:
         return (self.rest,)
 
     def run(self, data: bytes, at: int) -> tuple[Words, int]:
-        """Byte by byte."""
-        return self, at
+        """Up to its last letter."""
+        rest, end = self.rest, at
+        while end < len(data) and end - at < len(rest) - 1 and data[end] == rest[end - at]:
+            end += 1
+        return (self if end == at else Words(self.goals, rest[end - at :])), end
 
     def begins(self, context: Context) -> Start | None:
         """Nothing begins inside of a word."""
@@ -68,11 +71,10 @@ class Words:
         return ()
 
 
-@dataclass(frozen=True, slots=True)
-class Strings:
+class Strings(NamedTuple):
     """Inside of a string.
 
-    Args:
+    Attributes:
         readings: The goal, the table of its strings and the state in it.
     """
 
@@ -101,13 +103,11 @@ class Strings:
         if len(self.readings) == 1:
             _, table, state = self.readings[0]
             return table.following(state)
-        return bytes(
-            sorted({b for _, table, state in self.readings for b in table.following(state)})
-        )
+        return united([table.following(state) for _, table, state in self.readings])
 
     def runs(self, context: Context) -> tuple[bytes, ...] | None:
         """The rests of what it may be, where these are few."""
-        found = set[bytes]()
+        found: set[bytes] = set()
         for _, table, state in self.readings:
             rests = table.rests(state)
             if rests is None:
@@ -117,11 +117,11 @@ class Strings:
 
     def run(self, data: bytes, at: int) -> tuple[Strings, int]:
         """Up to what ends it, where there is one table."""
-        if len(self.readings) > 1:
+        if len(self.readings) > 1 or data[at] == QUOTE:
             return self, at
         goal, table, state = self.readings[0]
         onward, end = table.run(state, data, at)
-        return (self if end == at else Strings(((goal, table, onward),))), end
+        return (self if onward == state else Strings(((goal, table, onward),))), end
 
     def begins(self, context: Context) -> Start | None:
         """Nothing begins inside of a string."""
@@ -142,11 +142,10 @@ class Strings:
         return tuple(dict.fromkeys((table, state) for _, table, state in self.readings))
 
 
-@dataclass(frozen=True, slots=True)
-class Numerals:
+class Numerals(NamedTuple):
     """Inside of a number.
 
-    Args:
+    Attributes:
         readings: The goal, and how a number of its set begins.
     """
 
@@ -159,8 +158,8 @@ class Numerals:
 
     def push(self, byte: int, context: Context) -> tuple[Move, ...]:
         """What one more byte does."""
-        pushed = ((goal, begun.push(byte)) for goal, begun in self.readings)
-        onward = tuple((goal, begun) for goal, begun in pushed if begun is not None)
+        pushed = [(goal, begun.push(byte)) for goal, begun in self.readings]
+        onward = tuple([(goal, begun) for goal, begun in pushed if begun is not None])
         return (Move(Numerals(onward)),) if onward else ()
 
     def following(self, context: Context) -> bytes:
@@ -239,9 +238,7 @@ class Plans:
             frame = Strings(tuple((goal, table, table.start) for goal, table in strings))
         elif byte == BRACE:
             objects = tuple(
-                members.Reading(goal, plan, plan.start)
-                for goal, kind in kinds
-                for plan in kind.objects
+                Reading(goal, plan, plan.start) for goal, kind in kinds for plan in kind.objects
             )
             frame = members.Members(objects, Phase.OPEN, b"", start.depth, canonical)
         elif byte == BRACKET:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from lmlang.grammar.automaton import Content
@@ -21,11 +20,10 @@ class Reading(NamedTuple):
     spot: Spot
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(NamedTuple):
     """Inside of an array.
 
-    Args:
+    Attributes:
         readings: How it may be understood; with `written`, all by one plan.
         phase: Where between the items.
         rest: White space, and a bracket behind it, that is still to come.
@@ -53,18 +51,16 @@ class Items:
             return self._literal(self.rest, byte, context)
         closing = layout.ending((), self.phase is Phase.OPEN, self.depth, b"]")
         if byte == closing[0]:
-            done = tuple(r for r in self.readings if r.plan.may_end(r.spot))
-            return replace(self, readings=done, phase=Phase.CLOSING)._literal(
-                closing, byte, context
-            )
-        wanting = tuple(r for r in self.readings if r.plan.items(r.spot))
-        before = replace(self, readings=wanting, phase=Phase.BEFORE)
+            done = tuple([r for r in self.readings if r.plan.may_end(r.spot)])
+            return self._at(done, Phase.CLOSING, b"")._literal(closing, byte, context)
+        wanting = tuple([r for r in self.readings if r.plan.items(r.spot)])
+        before = self._at(wanting, Phase.BEFORE, b"")
         if self.phase is Phase.AFTER:
             return before._literal(layout.between(self.depth), byte, context)
         opening = layout.opening(self.depth)
         if opening:
             return before._literal(opening, byte, context)
-        return tuple(move._replace(again=True) for move in before._begun(context))
+        return tuple([Move(move.frame, move.inner, True) for move in before._begun(context)])
 
     def following(self, context: Context) -> bytes:
         """The bytes that do something, but for those of an item that begins at once."""
@@ -99,7 +95,7 @@ class Items:
 
     def resume(self, goals: Goals, text: bytes | None) -> Items:
         """Behind an item that is of some goals."""
-        onward = dict[Reading, None]()
+        onward: dict[Reading, None] = {}
         for goal, plan, spot in self.readings:
             for node, then in plan.items(spot):
                 if node in goals:
@@ -137,7 +133,7 @@ class Items:
         if byte != text[0] or not self.readings:
             return ()
         if text[1:]:
-            return (Move(replace(self, rest=text[1:])),)
+            return (Move(self._at(self.readings, self.phase, text[1:])),)
         return ended(self.goals) if self.phase is Phase.CLOSING else self._begun(context)
 
     def _begun(self, context: Context) -> tuple[Move, ...]:
@@ -147,4 +143,7 @@ class Items:
             return ()
         depth = context.layout.inner(self.depth)
         start = Start(tuple(sorted(nodes)), depth, self.canonical)
-        return (Move(replace(self, phase=Phase.WAIT, rest=b""), start),)
+        return (Move(self._at(self.readings, Phase.WAIT, b""), start),)
+
+    def _at(self, readings: tuple[Reading, ...], phase: Phase, rest: bytes) -> Items:
+        return Items(readings, phase, rest, self.depth, self.canonical, self.written)

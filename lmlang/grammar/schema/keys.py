@@ -17,9 +17,18 @@ def beginning(keys: tuple[bytes, ...], typed: bytes) -> Iterator[bytes]:
         at += 1
 
 
-def count(keys: tuple[bytes, ...], typed: bytes) -> int:
-    """How many of some keys in ascending order begin so."""
-    return bisect_left(keys, typed + b"\xff") - bisect_left(keys, typed)
+def any_begins(keys: tuple[bytes, ...], typed: bytes) -> bool:
+    """Whether one of some keys in ascending order begins so."""
+    at = bisect_left(keys, typed)
+    return at < len(keys) and keys[at].startswith(typed)
+
+
+def united(sets: list[bytes]) -> bytes:
+    """The bytes of some sets, each in ascending order; the largest of them where it has all."""
+    most = max(sets, key=len)
+    if not any(some.translate(None, most) for some in sets if some is not most):
+        return most
+    return bytes(sorted(set().union(*sets)))
 
 
 def above(last: bytes) -> Language:

@@ -3,47 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from lmlang.grammar.automaton import LEAVE, Content
 from lmlang.grammar.language import ANY
 from lmlang.grammar.schema.escape import can_leave, leaves_all, stays_open
-from lmlang.grammar.schema.keys import beginning, count
+from lmlang.grammar.schema.keys import any_begins, beginning, united
 from lmlang.grammar.schema.moves import Context, Goals, Move, Phase, Start, ended
-from lmlang.grammar.schema.object_plan import ObjectPlan, Spot
+from lmlang.grammar.schema.object_plan import ObjectPlan
+from lmlang.grammar.schema.readings import KeyReading, Reading
 from lmlang.grammar.schema.shapes import Node
+from lmlang.grammar.schema.spots import Spot
 from lmlang.grammar.schema.style import Layout
 from lmlang.grammar.tables import Spelling, TextTable, spelled
 
 COMMA, CLOSE, QUOTE = ord(","), ord("}"), ord('"')
 
-NO_NODE: Node = -1
 NO_KEY = b"\xff"
 """No key begins so."""
 
 
-class Reading(NamedTuple):
-    """One way to understand an object.
-
-    Attributes:
-        spot: Where; behind a key, the spot behind its property.
-        node: Behind a key, what its value must be anyway; else `NO_NODE`.
-        meets: Behind a key, the demands that the value may meet.
-    """
-
-    goal: Node
-    plan: ObjectPlan
-    spot: Spot
-    node: Node = NO_NODE
-    meets: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Members:
+class Members(NamedTuple):
     """Inside of an object, but not of a key.
 
-    Args:
+    Attributes:
         readings: How it may be understood.
         phase: Where between the properties.
         rest: What is still to come of white space, with a quote or a brace behind it, or a colon.
@@ -64,20 +47,21 @@ class Members:
 
     def push(self, byte: int, context: Context) -> tuple[Move, ...]:
         """What one more byte does."""
-        layout = context.layout
         if self.rest:
-            return self._literal(self.rest, byte, context)
-        closing = layout.ending((), self.phase is Phase.OPEN, self.depth, b"}")
+            return self._literal(self.readings, self.phase, self.rest, byte, context)
+        layout, first = context.layout, self.phase is Phase.OPEN
+        closing = layout.ending((), first, self.depth, b"}")
         if byte == closing[0]:
-            done = tuple(r for r in self.readings if r.plan.may_end(r.spot))
-            return replace(self, readings=done, phase=Phase.CLOSING)._literal(
-                closing, byte, context
-            )
-        wanting = tuple(r for r in self.readings if r.plan.may_go_on(r.spot))
-        first = self.phase is Phase.OPEN
-        before = layout.opening(self.depth) if first else layout.between(self.depth)
-        going_on = replace(self, readings=wanting, phase=Phase.BEFORE)
-        return going_on._literal(before + b'"', byte, context)
+            done = [r for r in self.readings if r.plan.may_end(r.spot)]
+            return self._literal(self._only(done), Phase.CLOSING, closing, byte, context)
+        before = (layout.opening(self.depth) if first else layout.between(self.depth)) + b'"'
+        if byte != before[0]:
+            return ()
+        wanting = [r for r in self.readings if r.plan.may_go_on(r.spot)]
+        return self._literal(self._only(wanting), Phase.BEFORE, before, byte, context)
+
+    def _only(self, some: list[Reading]) -> tuple[Reading, ...]:
+        return self.readings if len(some) == len(self.readings) else tuple(some)
 
     def following(self, context: Context) -> bytes:
         """The bytes that do something."""
@@ -90,17 +74,28 @@ class Members:
         """A bracket, and up to the quote of a key."""
         if self.rest:
             return (self.rest,)
-        layout, first, found = context.layout, self.phase is Phase.OPEN, list[bytes]()
-        if any(r.plan.may_go_on(r.spot) for r in self.readings):
-            before = layout.opening(self.depth) if first else layout.between(self.depth)
-            found.append(before + b'"')
-        if any(r.plan.may_end(r.spot) for r in self.readings):
-            found.append(layout.ending((), first, self.depth, b"}"))
-        return tuple(sorted(found))
+        layout, first = context.layout, self.phase is Phase.OPEN
+        goes_on = ends = False
+        for _, plan, spot, _, _ in self.readings:
+            goes_on = goes_on or plan.may_go_on(spot)
+            ends = ends or plan.may_end(spot)
+        opening = closing = b""
+        if goes_on:
+            opening = (layout.opening(self.depth) if first else layout.between(self.depth)) + b'"'
+        if ends:
+            closing = layout.ending((), first, self.depth, b"}")
+        both = (opening, closing) if opening < closing else (closing, opening)
+        return both if goes_on and ends else tuple(filter(None, both))
 
     def run(self, data: bytes, at: int) -> tuple[Members, int]:
-        """Byte by byte."""
-        return self, at
+        """What is still to come, but for its last byte."""
+        rest, end = self.rest, at
+        while end < len(data) and end - at < len(rest) - 1 and data[end] == rest[end - at]:
+            end += 1
+        if end == at:
+            return self, at
+        rest = rest[end - at :]
+        return Members(self.readings, self.phase, rest, self.depth, self.canonical), end
 
     def begins(self, context: Context) -> Start | None:
         """No value begins without a key."""
@@ -116,12 +111,12 @@ class Members:
 
     def widened(self) -> Members:
         """Where at least as much may come (see `automaton.Swift`)."""
-        readings = (r._replace(spot=r.plan.widened(r.spot)) for r in self.readings)
-        return replace(self, readings=tuple(dict.fromkeys(readings)))
+        wide = dict.fromkeys([reading.widened() for reading in self.readings])
+        return Members(tuple(wide), self.phase, self.rest, self.depth, self.canonical)
 
     def resume(self, goals: Goals, text: bytes | None) -> Members:
         """Behind a value that is of some goals."""
-        onward = dict[Reading, None]()
+        onward: dict[Reading, None] = {}
         for goal, plan, spot, base, meets in self.readings:
             for node, then in plan.values(spot, base, meets):
                 if node in goals:
@@ -137,7 +132,13 @@ class Members:
             text, goals = self._key().finish(context)
             return self.rest + text, goals
         if self.phase is Phase.COLON:
-            _, text, goal = min(valued(self, context), key=lambda found: found[0])
+            layout = context.layout
+            ends = [
+                (end, goal)
+                for goal, plan, spot, node, meets in self.readings
+                if (end := plan.shortest(spot, node, meets, self.depth, layout)) is not None
+            ]
+            text, goal = min(ends, key=_length)
             return self.rest + text, (goal,)
         best: tuple[int, Reading] | None = None
         for reading in self.readings:
@@ -149,72 +150,55 @@ class Members:
         ending = plan.ending(spot, self.phase is Phase.OPEN, self.depth, context.layout)
         return ending, (goal,)
 
-    def _literal(self, text: bytes, byte: int, context: Context) -> tuple[Move, ...]:
-        """The first byte of what must come now."""
-        if byte != text[0] or not self.readings:
+    def _literal(
+        self,
+        readings: tuple[Reading, ...],
+        phase: Phase,
+        text: bytes,
+        byte: int,
+        context: Context,
+    ) -> tuple[Move, ...]:
+        """The first byte of what must come now, as some readings have it."""
+        if byte != text[0] or not readings:
             return ()
-        if text[1:]:
-            return (Move(replace(self, rest=text[1:])),)
-        if self.phase is Phase.CLOSING:
-            return ended(self.goals)
-        if self.phase is Phase.BEFORE:
-            return (Move(self._key()),)
-        nodes = {
-            value.node for r in self.readings for value in r.plan.values(r.spot, r.node, r.meets)
-        }
+        here = Members(readings, phase, text[1:], self.depth, self.canonical)
+        if here.rest:
+            return (Move(here),)
+        if phase is Phase.CLOSING:
+            return ended(here.goals)
+        if phase is Phase.BEFORE:
+            return (Move(here._key()),)
+        nodes = {value.node for r in readings for value in r.plan.values(r.spot, r.node, r.meets)}
         start = Start(tuple(sorted(nodes)), context.layout.inner(self.depth), self.canonical)
-        return (Move(replace(self, phase=Phase.WAIT, rest=b""), start),)
+        return (Move(Members(readings, Phase.WAIT, b"", self.depth, self.canonical), start),)
 
     def _key(self) -> Key:
-        readings = []
+        readings: list[KeyReading] = []
+        states: list[int] = []
         for goal, plan, spot, *_ in self.readings:
-            cells = []
-            for number in plan.open_cells(spot):
-                table = plan.cell_table(number, spot)
-                cells.append((number, table, table.start))
-            readings.append(KeyReading(goal, plan, spot, bool(plan.keys(spot)), tuple(cells)))
-        return Key(tuple(readings), b"", self.depth, self.canonical)
+            cells = tuple([(n, plan.cell_table(n, spot)) for n in plan.open_cells(spot)])
+            states += [table.start for _, table in cells]
+            readings.append(KeyReading(goal, plan, spot, bool(plan.keys(spot)), cells))
+        return Key(tuple(readings), tuple(states), b"", self.depth, self.canonical)
 
 
-def valued(members: Members, context: Context) -> Iterator[tuple[int, bytes, Node]]:
-    """For each reading behind a key, the shortest value and rest: its size, the text, the goal."""
-    layout = context.layout
-    for goal, plan, spot, base, meets in members.readings:
-        for node, then in plan.values(spot, base, meets):
-            value = context.text(node, layout.inner(members.depth))
-            cost = plan.cost(then)
-            if cost is not None:
-                text = value + plan.ending(then, False, members.depth, layout)
-                yield len(text), text, goal
+def _length(end: tuple[bytes, Node]) -> int:
+    return len(end[0])
 
 
-class KeyReading(NamedTuple):
-    """One way to understand a key that is being written.
-
-    Attributes:
-        named: Whether it may be one of the names that may come next.
-        cells: Other keys that it may be: the number of the cell, its table, the state in it.
-    """
-
-    goal: Node
-    plan: ObjectPlan
-    spot: Spot
-    named: bool
-    cells: tuple[tuple[int, TextTable, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """Inside of a key of an object.
 
-    Args:
-        readings: How it may be understood.
+    Attributes:
+        readings: How it may be understood; the same object along a key, while all are possible.
+        states: Those in the tables of all cells of all readings, in their order.
         typed: What has been written of it.
         depth: Of the object, where it is indented; else 0.
         canonical: Whether the object has one spelling.
     """
 
     readings: tuple[KeyReading, ...]
+    states: tuple[int, ...]
     typed: bytes
     depth: int
     canonical: bool
@@ -227,12 +211,22 @@ class Key:
     @property
     def known(self) -> set[bytes]:
         """Rests with which it is a name, which may not come now, or a key that has been written."""
-        found, size = set[bytes](), len(self.typed)
+        found: set[bytes] = set()
+        size = len(self.typed)
         for _, plan, spot, _, cells in self.readings:
             if cells:
-                found.update(self._rivals(plan, spot, self.typed))
-                found.update(key[size:] for key in beginning(plan.ascending, self.typed))
+                found.update(plan.rivals(spot, self.typed))
+                found.update([key[size:] for key in beginning(plan.ascending, self.typed)])
         return found
+
+    def _open(self) -> Iterator[tuple[KeyReading, list[tuple[int, TextTable, int]]]]:
+        """The readings, each with its cells: their numbers, tables and the states in these."""
+        at = 0
+        for reading in self.readings:
+            end = at + len(reading.cells)
+            cells = zip(reading.cells, self.states[at:end], strict=True)
+            yield reading, [(number, table, state) for (number, table), state in cells]
+            at = end
 
     def push(self, byte: int, context: Context) -> tuple[Move, ...]:
         """What one more byte does."""
@@ -247,35 +241,74 @@ class Key:
 
     def _onward(self, more: bytes) -> Key | None:
         """The key with some bytes more, as long as it does not end; None where it cannot go on."""
-        typed = self.typed + more
-        onward = []
-        for goal, plan, spot, named, cells in self.readings:
-            if named:
-                named = count(plan.keys(spot), typed) > 0
+        typed, same = self.typed + more, True
+        readings: list[KeyReading] = []
+        states: list[int] = []
+        at = 0
+        for reading in self.readings:
+            goal, plan, spot, named, cells = reading
+            named = named and any_begins(plan.keys(spot), typed)
             if cells:
-                cells = tuple(self._within(plan, spot, cells, typed, more))
-            if named or cells:
-                onward.append(KeyReading(goal, plan, spot, named, cells))
-        return Key(tuple(onward), typed, self.depth, self.canonical) if onward else None
+                cells = self._within(reading, at, typed, more, states)
+                at += len(reading.cells)
+            if named != reading.named or cells is not reading.cells:
+                same = False
+                if not named and not cells:
+                    continue
+                reading = KeyReading(goal, plan, spot, named, cells)
+            readings.append(reading)
+        if not readings:
+            return None
+        kept = self.readings if same else tuple(readings)
+        return Key(kept, tuple(states), typed, self.depth, self.canonical)
+
+    def _within(
+        self, reading: KeyReading, at: int, typed: bytes, more: bytes, states: list[int]
+    ) -> tuple[tuple[int, TextTable], ...]:
+        """The cells that have a key which begins so and has not been written.
+
+        Args:
+            reading: With the cells that have a key without the last bytes.
+            at: The place of the state in the first of them.
+            typed: How the key begins.
+            more: The last bytes of that.
+            states: Takes the states in the cells.
+        """
+        cells, rivals = reading.cells, reading.plan.rivals(reading.spot, typed)
+        found = []
+        for cell in cells:
+            table = cell[1]
+            state, end = table.run(self.states[at], more, 0)
+            at += 1
+            if end == len(more) and (not rivals or can_leave(table, state, rivals)):
+                found.append(cell)
+                states.append(state)
+        return cells if len(found) == len(cells) else tuple(found)
 
     def following(self, context: Context) -> bytes:
         """The bytes that do something."""
-        found, unsure, size = set[int](), set[int](), len(self.typed)
-        for _, plan, spot, named, cells in self.readings:
+        found: list[bytes] = []
+        unsure: set[int] = set()
+        size = len(self.typed)
+        for (_, plan, spot, named, _), cells in self._open():
             if named:
-                for key in beginning(plan.keys(spot), self.typed):
-                    found.add(key[size] if len(key) > size else QUOTE)
-            rivals = self._rivals(plan, spot, self.typed) if cells else ()
-            taken = {rival[0] if rival else QUOTE for rival in rivals}
+                keys = beginning(plan.keys(spot), self.typed)
+                heads = {key[size] if len(key) > size else QUOTE for key in keys}
+                found.append(bytes(sorted(heads)))
+            rivals = plan.rivals(spot, self.typed) if cells else ()
+            taken = bytes({rival[0] if rival else QUOTE for rival in rivals})
             for _, table, state in cells:
-                found.update(table.following(state).translate(None, bytes(taken)))
-            unsure |= taken
-        found.update(byte for byte in unsure - found if self.push(byte, context))
-        return bytes(sorted(found))
+                following = table.following(state)
+                found.append(following.translate(None, taken) if taken else following)
+            unsure.update(taken)
+        if unsure:
+            unsure.difference_update(*found)
+            found.append(bytes([byte for byte in sorted(unsure) if self.push(byte, context)]))
+        return united(found)
 
     def runs(self, context: Context) -> tuple[bytes, ...] | None:
         """The rests of names, if it must be one."""
-        if any(reading.cells for reading in self.readings):
+        if self.states:
             return None
         size, end = len(self.typed), b'"' + context.layout.colon
         rests = {
@@ -298,9 +331,9 @@ class Key:
         Whether the next key may end depends on this one, if it is also none of the names; nothing
         that comes before depends on those that have been written.
         """
-        if len(self.readings) > 1 or len(self.readings[0].cells) != 1:
+        if len(self.readings) > 1 or len(self.states) != 1:
             return None
-        goal, plan, spot, _, ((number, _, _),) = self.readings[0]
+        goal, plan, spot, _, ((number, _),) = self.readings[0]
         if not plan.are_alike(number, spot):
             return None
         value, quotes = 1, 2
@@ -309,23 +342,31 @@ class Key:
 
     def like(self) -> Key:
         """One for many in which the same may come, as long as nothing that is known begins so."""
+        at = 0
         for _, plan, spot, named, cells in self.readings:
             if named or not plan.forgets(spot):
                 return self
-            if not all(table.is_between(state) for _, table, state in cells):
+            for _, table in cells:
+                if not table.is_between(self.states[at]):
+                    return self
+                at += 1
+            if cells and (any_begins(plan.ascending, self.typed) or plan.rivals(spot, self.typed)):
                 return self
-        if self.known:
-            return self
-        like = replace(self, readings=self._widened(), typed=NO_KEY)
+        like = self._widened(NO_KEY)
         return self if like == self else like
 
     def widened(self) -> Key:
         """Where at least as much may come (see `automaton.Swift`)."""
-        return replace(self, readings=self._widened()).like()
+        return self._widened(self.typed).like()
 
-    def _widened(self) -> tuple[KeyReading, ...]:
-        readings = (r._replace(spot=r.plan.widened(r.spot)) for r in self.readings)
-        return tuple(dict.fromkeys(readings))
+    def _widened(self, typed: bytes) -> Key:
+        wide, states = tuple([reading.widened() for reading in self.readings]), self.states
+        if len(wide) > 1:
+            cells = [tuple([state for _, _, state in cells]) for _, cells in self._open()]
+            fresh = dict.fromkeys(zip(wide, cells, strict=True))
+            wide = tuple([reading for reading, _ in fresh])
+            states = tuple([state for _, some in fresh for state in some])
+        return Key(wide, states, typed, self.depth, self.canonical)
 
     def begins(self, context: Context) -> Start | None:
         """No value begins inside of a key."""
@@ -337,10 +378,10 @@ class Key:
 
     def contents(self) -> tuple[Content, ...]:
         """The tables of the keys that it may be, where some are no names."""
-        found = dict[Content, None]()
-        if not any(reading.cells for reading in self.readings):
+        found: dict[Content, None] = {}
+        if not self.states:
             return ()
-        for _, plan, spot, named, cells in self.readings:
+        for (_, plan, spot, named, _), cells in self._open():
             if plan.covers and not plan.ordered and self._all_open(plan, spot):
                 # All keys but some names and some that have been written: each beginning goes on.
                 table = spelled(ANY, Spelling.JSON)
@@ -351,8 +392,8 @@ class Key:
             if named:
                 table = plan.names_table(plan.keys(spot))
                 found[table, table.run(table.start, self.typed, 0)[0]] = None
+            rivals = plan.rivals(spot, self.typed)
             for _, table, state in cells:
-                rivals = self._rivals(plan, spot, self.typed)
                 if not all(stays_open(table, state, rival) for rival in rivals):
                     return ()
                 found[table, state] = None
@@ -363,68 +404,38 @@ class Key:
 
     def finish(self, context: Context) -> tuple[bytes, Goals]:
         """The fewest bytes, or nearly, that end the object."""
-        best: tuple[int, bytes, Node] | None = None
-        for key, reading in self._ends():
-            behind = Members((reading,), Phase.COLON, b"", self.depth, self.canonical)
-            for size, text, goal in valued(behind, context):
-                size += len(key)
-                if best is None or size < best[0]:
-                    best = (size, key + b'"' + context.layout.colon + text, goal)
+        best: tuple[int, bytes, bytes, Node] | None = None
+        layout = context.layout
+        for key, goal, plan, then, node, meets in self._ends():
+            text = plan.shortest(then, node, meets, self.depth, layout)
+            if text is not None and (best is None or len(key) + len(text) < best[0]):
+                best = (len(key) + len(text), key, text, goal)
         assert best is not None, "every reading has an end"
-        return best[1], (best[2],)
+        _, key, text, goal = best
+        return b"".join((key, b'"', layout.colon, text)), (goal,)
 
     def _complete(self) -> Iterator[Reading]:
         """The readings for which the key is complete."""
-        for goal, plan, spot, named, cells in self.readings:
+        for (goal, plan, spot, named, _), cells in self._open():
             if named and self.typed in beginning(plan.keys(spot), self.typed):
                 yield Reading(goal, plan, *plan.by_key(spot, self.typed))
+            fresh = plan.ordered or self.typed not in spot.written
             for number, table, state in cells:
-                fresh = plan.ordered or self.typed not in spot.written
                 if fresh and table.push(state, QUOTE) == LEAVE:
                     cell = plan.cells[number]
                     then = plan.behind(spot, self.typed)
                     yield Reading(goal, plan, then, cell.node, cell.meets)
 
-    def _within(
-        self,
-        plan: ObjectPlan,
-        spot: Spot,
-        cells: tuple[tuple[int, TextTable, int], ...],
-        typed: bytes,
-        more: bytes,
-    ) -> Iterator[tuple[int, TextTable, int]]:
-        """The cells that have a key which begins so and has not been written.
-
-        Args:
-            plan: Of the object.
-            spot: Where in it.
-            cells: Those that have a key without the last bytes.
-            typed: How it begins.
-            more: The last bytes of that.
-        """
-        rivals = self._rivals(plan, spot, typed)
-        for number, table, state in cells:
-            onward, end = table.run(state, more, 0)
-            if end == len(more) and can_leave(table, onward, rivals):
-                yield number, table, onward
-
-    def _rivals(self, plan: ObjectPlan, spot: Spot, typed: bytes) -> tuple[bytes, ...]:
-        """The rests of the keys that have been written and begin so."""
-        if plan.ordered or not spot.written:
-            return ()
-        size = len(typed)
-        return tuple(key[size:] for key in beginning(plan.ascending_of(spot.written), typed))
-
-    def _ends(self) -> Iterator[tuple[bytes, Reading]]:
-        """The rests of keys that it may be, short ones, and what is behind them."""
+    def _ends(self) -> Iterator[tuple[bytes, Node, ObjectPlan, Spot, Node, int]]:
+        """The rests of keys that it may be, short ones, and the `Reading` behind each."""
         size = len(self.typed)
-        for goal, plan, spot, named, cells in self.readings:
+        for (goal, plan, spot, named, _), cells in self._open():
             if named:
                 for key in beginning(plan.keys(spot), self.typed):
-                    yield key[size:], Reading(goal, plan, *plan.by_key(spot, key))
+                    yield key[size:], goal, plan, *plan.by_key(spot, key)
             for number, table, state in cells:
-                rest = leaves_all(table, state, self._rivals(plan, spot, self.typed))
+                rest = leaves_all(table, state, plan.rivals(spot, self.typed))
                 if rest is not None:
                     cell = plan.cells[number]
                     then = plan.behind(spot, self.typed + rest)
-                    yield rest, Reading(goal, plan, then, cell.node, cell.meets)
+                    yield rest, goal, plan, then, cell.node, cell.meets

@@ -32,11 +32,10 @@ class Phase(IntEnum):
     behind a value; in the white space before the closing bracket."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """A value that begins.
 
-    Args:
+    Attributes:
         goals: What it may turn out to be.
         depth: Of the value, where it is indented; else 0.
         canonical: Whether it has one spelling.
@@ -48,7 +47,10 @@ class Start:
 
 
 class Frame(Protocol):
-    """What is known at one level; immutable, equal ones have the same future."""
+    """What is known at one level; immutable, equal ones have the same future.
+
+    They are named tuples, as many of them are made, compared and hashed; no two kinds are equal.
+    """
 
     @property
     def goals(self) -> Goals:

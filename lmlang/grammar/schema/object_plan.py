@@ -9,70 +9,20 @@ and all keys of one cell are alike but for their text.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from lmlang.grammar.language import Language, of_texts
 from lmlang.grammar.schema.array_plan import MAX_TEXT, Both, Of, subsets, too_long
-from lmlang.grammar.schema.keys import above
+from lmlang.grammar.schema.keys import above, beginning
 from lmlang.grammar.schema.shapes import Node, Object
+from lmlang.grammar.schema.spots import MANY, NONE, Cell, Spot, Step, Value
 from lmlang.grammar.schema.style import Layout, spell_text
 from lmlang.grammar.schema.ways import MAX_KEPT, Ways
 from lmlang.grammar.tables import Spelling, TextTable, spelled
 
-NONE: frozenset[bytes] = frozenset()
-"""No keys."""
-MANY = 4096
-"""Keys of a cell that are counted at first."""
 MAX_ABOVE = 256
 """Languages of keys behind a written one that are kept: each with its table takes some 100 kB."""
-
-
-class Spot(NamedTuple):
-    """A place between the properties of an object.
-
-    Attributes:
-        next: The first of the names that may still come.
-        total: Properties so far; 0 where their number does not matter, and no more than matter.
-        open: The demands that are not met yet, as bits.
-        written: Keys that are no names and have been written, spelled; where keys must ascend,
-            the last one alone.
-    """
-
-    next: int
-    total: int
-    open: int
-    written: frozenset[bytes]
-
-
-class Value(NamedTuple):
-    """One thing that the value of a property may be."""
-
-    node: Node
-    then: Spot
-
-
-class Cell(NamedTuple):
-    """Keys that are no names and are alike.
-
-    Attributes:
-        keys: Them.
-        node: Of their values.
-        meets: The demands that a value may meet.
-        size: How many there are, up to `MANY`.
-    """
-
-    keys: Language
-    node: Node
-    meets: int
-    size: int
-
-
-class Step(NamedTuple):
-    """One step of the shortest way to the end: a property; without a key, a name is passed over."""
-
-    key: bytes | None
-    node: Node
-    then: Spot
+MAX_ENDINGS, MAX_ENDING = 1_024, 4_096
+"""Endings that are kept, and bytes of one."""
 
 
 class ObjectPlan:
@@ -99,6 +49,7 @@ class ObjectPlan:
             self._needed.append(self._needed[-1] - name.required)  # a bool, as a number
         self._cells: tuple[Cell, ...] | None = None
         self._covers: bool | None = None
+        self._endless: bool | None = None
         few = shape.most is not None and not (shape.most >= len(shape.names) and not shape.others)
         self._counts = shape.least > needed or few
         self.simple = not self._counts and not shape.some
@@ -109,10 +60,12 @@ class ObjectPlan:
             last = shape.names[index].required
             self._limit[index] = index + 1 if last else self._limit[index + 1]
         self._values: dict[tuple[Spot, Node, int], tuple[Value, ...]] = {}
-        self._keys: dict[Spot, tuple[bytes, ...]] = {}
+        self._keys: dict[Spot | int, tuple[bytes, ...]] = {}
         self._tables: dict[tuple[bytes, ...], TextTable] = {}
         self._ascending: dict[frozenset[bytes], tuple[bytes, ...]] = {}
         self._ways = Ways(self.may_end, self._steps, "an object")
+        self._endings: dict[tuple[Spot, bool, int, Layout], bytes] = {}
+        self._shortests: dict[tuple[int, Node, int, Layout], bytes | None] = {}
         self._firsts: dict[int, list[bytes]] = {}
         self._above: dict[tuple[int, bytes], Language] = {}
         self._index = {key: number for number, key in enumerate(self.names)}
@@ -144,11 +97,11 @@ class ObjectPlan:
 
     def may_go_on(self, spot: Spot) -> bool:
         """Whether another property may come."""
-        return bool(self.keys(spot)) or any(True for _ in self.open_cells(spot))
+        return bool(self.keys(spot)) or next(self.open_cells(spot), None) is not None
 
     def keys(self, spot: Spot) -> tuple[bytes, ...]:
         """The names that may come next, spelled, in ascending order."""
-        known = Spot(spot.next, 0, 0, NONE) if self.simple else spot
+        known = spot.next if self.simple else spot
         found = self._keys.get(known)
         if found is None:
             names = self.names[spot.next : self._limit[spot.next]]
@@ -196,22 +149,29 @@ class ObjectPlan:
 
     def forgets(self, spot: Spot) -> bool:
         """Whether of keys that are written nothing matters but that they must not come again."""
-        enough = len(spot.written) + 1 < MANY and all(cell.size == MANY for cell in self.cells)
-        return self.simple and not self.ordered and enough
+        if not self.simple or self.ordered or len(spot.written) + 1 >= MANY:
+            return False
+        if self._endless is None:
+            self._endless = all(cell.size == MANY for cell in self.cells)
+        return self._endless
 
     def widened(self, spot: Spot) -> Spot:
         """A spot where as much may come, and the keys that have been written besides."""
         forgotten = spot.written and self.forgets(spot)
-        return spot._replace(written=NONE) if forgotten else spot
+        return Spot(spot.next, spot.total, spot.open, NONE) if forgotten else spot
 
-    def ascending_of(self, written: frozenset[bytes]) -> tuple[bytes, ...]:
-        """Keys in ascending order; of those that were asked for last, they are remembered."""
-        found = self._ascending.get(written)
-        if found is None:
+    def rivals(self, spot: Spot, typed: bytes) -> tuple[bytes, ...]:
+        """The rests of the keys that have been written and begin so."""
+        written = spot.written
+        if self.ordered or not written:
+            return ()
+        ascending = self._ascending.get(written)
+        if ascending is None:
             if len(self._ascending) >= MAX_ABOVE:
                 self._ascending.clear()
-            found = self._ascending[written] = tuple(sorted(written))
-        return found
+            ascending = self._ascending[written] = tuple(sorted(written))
+        size = len(typed)
+        return tuple([key[size:] for key in beginning(ascending, typed)])
 
     def cell_table(self, number: int, spot: Spot) -> TextTable:
         """The table of the keys of a cell; where keys must ascend, of those that may come."""
@@ -261,6 +221,45 @@ class ObjectPlan:
         way = self._way(spot)
         return None if way is None else way[0]
 
+    def shortest(
+        self, then: Spot, node: Node, meets: int, depth: int, layout: Layout
+    ) -> bytes | None:
+        """The shortest text of a value and of all that is behind it; None where there is no end.
+
+        Args:
+            then: The spot behind the property, whose demands are not met yet.
+            node: What the value must be anyway.
+            meets: The demands that it may meet.
+            depth: Of the object.
+            layout: White space.
+        """
+        if not self.simple:
+            return self._shortest(then, node, meets, depth, layout)
+        known = (then.next, node, depth, layout)  # nothing else matters
+        found = self._shortests.get(known, b"")
+        if found == b"":
+            found = self._shortest(then, node, meets, depth, layout)
+            if found is None or len(found) <= MAX_ENDING:
+                if len(self._shortests) >= MAX_ENDINGS:
+                    self._shortests.clear()
+                self._shortests[known] = found
+        return found
+
+    def _shortest(
+        self, then: Spot, node: Node, meets: int, depth: int, layout: Layout
+    ) -> bytes | None:
+        best: bytes | None = None
+        for value, behind in self.values(then, node, meets):
+            if self.cost(behind) is None:
+                continue
+            text = self._of(value)
+            assert text is not None, "values have texts"
+            ending = self.ending(behind, False, depth, layout)
+            text = layout.at(layout.inner(depth), text)
+            if best is None or len(text) + len(ending) < len(best):
+                best = text + ending
+        return best
+
     def ending(self, spot: Spot, first: bool, depth: int, layout: Layout) -> bytes:
         """The shortest rest of the text of an object that is at a depth, with its bracket.
 
@@ -270,6 +269,19 @@ class ObjectPlan:
             depth: Of the object.
             layout: White space.
         """
+        if self.simple:
+            spot = Spot(spot.next, spot.total, spot.open, NONE)
+        known = (spot, first, depth, layout)
+        found = self._endings.get(known)
+        if found is None:
+            found = self._ending(*known)
+            if len(found) <= MAX_ENDING:
+                if len(self._endings) >= MAX_ENDINGS:
+                    self._endings.clear()
+                self._endings[known] = found
+        return found
+
+    def _ending(self, spot: Spot, first: bool, depth: int, layout: Layout) -> bytes:
         parts = []
         way = self._way(spot)
         size = 0
@@ -386,8 +398,8 @@ class ObjectPlan:
 
     def _way(self, spot: Spot) -> tuple[int, Step | None] | None:
         """The cost of the shortest way to an end, and its first step; None where there is none."""
-        if self.simple and spot.written:
-            spot = spot._replace(written=NONE)  # no other key is needed any more
+        if self.simple and spot.written:  # no other key is needed any more
+            spot = Spot(spot.next, spot.total, spot.open, NONE)
         return self._ways.of(spot)
 
     def _steps(self, spot: Spot) -> Iterator[tuple[int, Step, Spot]]:

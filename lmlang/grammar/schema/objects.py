@@ -203,7 +203,10 @@ class Objects:
         """The keys that are no names, by what their values must meet."""
         if any(literal == FALSE and keys.others and not keys.patterns for keys, literal in rules):
             return []
-        patterns = dict.fromkeys(pattern for keys, _ in rules for pattern in keys.patterns)
+        rules = sorted(rules, key=_declared_at)  # they come from a set
+        patterns = dict.fromkeys(
+            pattern for keys, _ in rules for pattern in sorted(keys.patterns, key=_name)
+        )
         known = (frozenset(rules), order)
         found = self._known.get(known)
         if found is None:
@@ -305,6 +308,15 @@ class _Read:
             return frozenset({("+", key)})
         self.values.setdefault(key, set()).add(literal)
         return frozenset({("+", key), ("=", key, literal)})
+
+
+def _declared_at(rule: tuple[Keys, Literal]) -> tuple[Literal, list[str], list[str]]:
+    keys, literal = rule
+    return literal, sorted(keys.names), sorted(map(_name, keys.patterns))
+
+
+def _name(pattern: Language) -> str:
+    return pattern.name
 
 
 def without(key: str) -> Case:

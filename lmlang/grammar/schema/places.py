@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
-from lmlang.grammar.automaton import Content
+from lmlang.grammar.automaton import Content, State
 from lmlang.grammar.schema.levels import Level
 from lmlang.grammar.schema.moves import Context, Goals, Move, Start
 from lmlang.grammar.schema.numerals import Texts
@@ -61,7 +61,7 @@ class Begun(NamedTuple):
 NO_TEXTS = Texts()
 
 
-class Place:
+class Place(State):
     """Where an output is: the last level and those around it; one object for each.
 
     Attributes:
@@ -70,17 +70,23 @@ class Place:
         begun: The items under way that must differ from others, the innermost last.
         lives: Whether all of them still can; None: nobody has asked.
         inside: The places whose outer one this is, where no items are under way.
+        rest: Goals of a value inside, and the shortest text behind it; None: nobody has asked.
+        ending: A completion that has been walked; None: nobody has asked.
         wide: The one of all that differ in the keys that have been written; None: nobody has asked.
     """
 
-    __slots__ = ("begun", "inside", "level", "lives", "outer", "wide")
+    __slots__ = ("begun", "ending", "inside", "level", "lives", "outer", "rest", "wide")
 
     def __init__(self, outer: Place | None, level: Level, begun: tuple[Begun, ...]) -> None:
+        ends = outer is None and (bool(level.ended) or isinstance(level.frame, End))
+        super().__init__(None, ends)
         self.outer = outer
         self.level = level
         self.begun = begun
         self.lives: bool | None = None
         self.inside: dict[Level, Place] | None = None
+        self.rest: tuple[Goals, bytes] | None = None
+        self.ending: bytes | None = None
         self.wide: Place | None = None
 
     @property
@@ -102,6 +108,11 @@ class Fork(NamedTuple):
 
 Where: TypeAlias = Place | Fork
 """The keys of these rules."""
+
+
+def places_of(key: Where) -> Iterator[Place]:
+    """All ways to read an output, each its place."""
+    return iter((key,) if isinstance(key, Place) else key.places)
 
 
 class End(NamedTuple):

@@ -10,18 +10,19 @@ its value ends. The stack is as deep as the output; there is no limit but that o
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Hashable, Iterator
 
 from lmlang.grammar.automaton import Content, Leaving
 from lmlang.grammar.budget import spend
+from lmlang.grammar.schema.completions import Completions, plain
 from lmlang.grammar.schema.escape import stays_open
 from lmlang.grammar.schema.frames import QUOTE, Plans, Strings
 from lmlang.grammar.schema.items import Items
-from lmlang.grammar.schema.levels import Level, Levels
+from lmlang.grammar.schema.keys import united
+from lmlang.grammar.schema.levels import Level, Levels, Way
 from lmlang.grammar.schema.members import Key
 from lmlang.grammar.schema.moves import Context, Goals, Start
-from lmlang.grammar.schema.places import Begun, End, Fork, Place, Where
+from lmlang.grammar.schema.places import Begun, End, Fork, Place, Where, places_of
 from lmlang.grammar.schema.shapes import Array, Graph, inner_nodes
 from lmlang.grammar.schema.style import Layout
 from lmlang.grammar.schema.unique import Distinct, check_shape, needs_care
@@ -49,6 +50,7 @@ class SchemaRules:
         self._kept = 0
         self._end = self._place(None, self._levels.of(End()), ())
         self._careful: bool | None = None
+        self._completions = Completions(self)
         self._distinct = Distinct(self.texts)
 
     def start(self) -> Where:
@@ -58,6 +60,10 @@ class SchemaRules:
     def push(self, key: Where, byte: int) -> Where | None:
         """The key behind one more byte; None where no output goes on so."""
         if isinstance(key, Place):
+            if not key.begun:  # mostly, the last level alone goes on
+                onward = key.level.push(byte)
+                if isinstance(onward, Level) and not onward.needs_item:
+                    return self._place(key.outer, onward, ())
             found = self._step(key, byte)
             if len(found) == 1 and not found[0].begun and not found[0].level.needs_item:
                 return found[0]
@@ -76,25 +82,46 @@ class SchemaRules:
 
     def run(self, key: Where, data: bytes) -> Where | None:
         """The key behind some bytes; None where no output goes on so."""
-        at, onward = 0, key
-        while at < len(data):
-            if isinstance(onward, Place) and not onward.begun and not onward.level.unique:
-                runs = onward.level.runs()
-                if runs:
-                    run = runs[bisect_right(runs, data[at:]) - 1]
-                    if len(run) > 1 and data.startswith(run, at):
-                        (onward,) = self._step(onward, run)
-                        at += len(run)
-                        continue
-                level, end = onward.level.run(data, at)
-                if end > at:
-                    onward, at = self._place(onward.outer, level, ()), end
+        at = 0
+        onward: Where | None = key
+        while onward is not None and at < len(data):
+            if isinstance(onward, Place) and not onward.begun:
+                found, end = self._walk(onward, data, at)
+                if found is None or end > at:
+                    onward, at = found, end
                     continue
-            found = self.push(onward, data[at])
-            if found is None:
-                return None
-            onward, at = found, at + 1
+            onward, at = self.push(onward, data[at]), at + 1
         return onward
+
+    def _walk(self, place: Place, data: bytes, at: int) -> tuple[Place | None, int]:
+        """The place behind some of the bytes from one on, and the one behind these.
+
+        It goes from level to level as far as no items must differ and the output can be read in
+        one way; None: no output goes on so.
+        """
+        outer, level = place.outer, place.level
+        while at < len(data) and not level.unique:
+            ways, end = level.stride(data, at)
+            if isinstance(ways, Level):
+                level, at = ways, end
+                continue
+            goals = level.ended
+            if isinstance(ways, Way):
+                onward, inner, again, goals = ways
+                if onward is not None and inner is not None:
+                    if onward.unique:
+                        break
+                    outer, level, at = self._place(outer, onward, ()), inner, at if again else end
+                    continue
+                if outer is None:
+                    return self._end, end
+                at = end
+            elif ways:
+                break
+            elif outer is None or not goals:
+                return None, at
+            level, outer = outer.level.resume(goals, None), outer.outer
+        return self._place(outer, level, ()), at
 
     def ahead(self) -> Iterator[tuple[Content, ...]]:
         """The contents that strings and keys begin with, those of the outer values first."""
@@ -106,17 +133,15 @@ class SchemaRules:
                 nodes += fresh
                 known.update(fresh)
             value = self._levels.of(Start((node,), 0, False))
-            begun = [way.level for way in value.push(QUOTE)]
-            for way in value.push(ord("{")):
-                runs = () if way.level is None else way.level.runs() or ()
-                for run in runs:
+            begun, inside = [value.push(QUOTE)], value.push(ord("{"))
+            if isinstance(inside, Level):
+                for run in inside.runs() or ():
                     if run.endswith(b'"'):
-                        assert way.level is not None
-                        begun += [inner.level for inner in way.level.push(run)]
+                        begun.append(inside.along(run))
             yield tuple(
                 content
                 for level in begun
-                if level is not None and level.runs() is None
+                if isinstance(level, Level) and level.runs() is None
                 for content in level.contents()
             )
 
@@ -139,9 +164,10 @@ class SchemaRules:
     def following(self, key: Where) -> bytes:
         """The bytes for which `push` gives a key, in ascending order."""
         if isinstance(key, Place):
+            level = key.level
+            if not key.begun and not level.unique:
+                return self._structural(key) if level.ended else level.following()
             found = self._structural(key)
-            if not key.begun and not key.level.unique:
-                return found
             unsure = found
             if isinstance(key.level.frame, Strings):  # others part from all that was written
                 heads = {head for item in key.begun for head in item.heads()}
@@ -154,10 +180,9 @@ class SchemaRules:
 
     def accepting(self, key: Where) -> bool:
         """Whether the output may end here."""
-        return any(
-            place is self._end or (place.outer is None and bool(place.level.ended))
-            for place in _all(key)
-        )
+        if isinstance(key, Fork):
+            return any(map(self.accepting, key.places))
+        return key.accepting
 
     def completion(self, key: Where) -> bytes:
         """The fewest bytes, or nearly, that complete the output; empty where it is accepting."""
@@ -165,16 +190,14 @@ class SchemaRules:
             return b""
         if self._careful is None:
             self._careful = needs_care(self._graph)
-        if self._careful:
-            return self._tried(key)
-        return min((self._plain(place) for place in _all(key)), key=len)
+        return self._completions.of(key) if self._careful else plain(key)
 
     def contents(self, key: Where) -> tuple[Content, ...]:
         """Tables for the bytes that come next (see `automaton.Rules`)."""
         if isinstance(key, Place) and not key.begun:
             return key.level.contents()
         found = dict[Content, None]()
-        for place in _all(key):
+        for place in places_of(key):
             tables = place.level.contents()
             if not tables:
                 return ()
@@ -204,14 +227,16 @@ class SchemaRules:
     def asked(self, key: Where) -> frozenset[bytes]:
         """The rests of keys that are names, or have been written."""
         if isinstance(key, Place):
-            frame = key.level.like.frame
-            return frozenset(frame.known) if isinstance(frame, Key) else frozenset()
+            level, frame = key.level, key.level.frame
+            if not isinstance(frame, Key) or level.like is not level:
+                return frozenset()
+            return frozenset(frame.known)
         frames = [place.level.like.frame for place in key.places]
         return frozenset().union(*(frame.known for frame in frames if isinstance(frame, Key)))
 
     def pointer(self, key: Where) -> str:
         """Which part of the schema the next byte belongs to, as a JSON pointer."""
-        goals = next(_all(key)).level.goals
+        goals = next(places_of(key)).level.goals
         return self._graph.pointer(goals[0]) if goals else ""
 
     def texts(self, start: Start, limit: int) -> list[bytes] | None:
@@ -238,18 +263,29 @@ class SchemaRules:
             ways = further
         return done
 
+    def behind(self, outer: Place, goals: Goals) -> Place:
+        """The place behind a value of some goals inside of one where no items must differ."""
+        return self._place(outer.outer, outer.level.resume(goals, None), ())
+
     # Moves ---------------------------------------------------------------------------------------
 
     def _place(self, outer: Place | None, level: Level, begun: tuple[Begun, ...]) -> Place:
         if begun:
             known, key = self._under_way, (outer, level, begun)
             found = known.get(key)
-            return found or known.setdefault(key, self._fresh(outer, level, begun))
+            if found is None:
+                self._make_room()
+                found = known.setdefault(key, Place(outer, level, begun))
+            return found
         inside = self._outermost if outer is None else outer.inside
         if inside is None:
             assert outer is not None
             inside = outer.inside = {}
-        return inside.get(level) or inside.setdefault(level, self._fresh(outer, level, ()))
+        place = inside.get(level)
+        if place is None:
+            self._make_room()
+            place = inside.setdefault(level, Place(outer, level, ()))
+        return place
 
     def _widened(self, place: Place) -> Place:
         """The one of all places that differ in the keys that have been written."""
@@ -266,49 +302,47 @@ class SchemaRules:
         assert wide is not None, "there is at least the place itself"
         return wide
 
-    def _fresh(self, outer: Place | None, level: Level, begun: tuple[Begun, ...]) -> Place:
+    def _make_room(self) -> None:
+        """Count one place more; where there are too many, let them go."""
         self._kept += 1
         if self._kept > MAX_KEPT:
             self._kept = 1
             self._under_way.clear()
             self._outermost.clear()
-        return Place(outer, level, begun)
 
-    def _step(self, place: Place, byte: int | bytes) -> tuple[Place, ...]:
-        """The places behind a byte, whether items can still differ there or not.
-
-        Or behind a run of the level, where no items must differ.
-        """
+    def _step(self, place: Place, byte: int) -> tuple[Place, ...]:
+        """The places behind a byte, whether items can still differ there or not."""
         outer, level, begun = place.outer, place.level, place.begun
         while True:
             ways = level.push(byte)
+            if isinstance(ways, Level):
+                begun = tuple([item.on(byte) for item in begun])
+                return (self._place(outer, ways, begun),)
             if not ways:
                 risen = self._risen(outer, level.ended, begun) if level.ended else None
                 if risen is None:
                     return ()
                 outer, level, begun = risen
                 continue
-            onward, inner, again, goals = ways[0]
+            if not isinstance(ways, Way):
+                begun = tuple([item.on(byte) for item in begun])
+                return tuple([self._place(outer, w.level, begun) for w in ways if w.level])
+            onward, inner, again, goals = ways
             if again:
                 assert onward is not None
                 assert inner is not None
                 outer, begun = self._place(outer, onward, ()), self._item(onward, inner, begun)
                 level = inner
                 continue
-            if begun:
-                assert isinstance(byte, int), "runs are for where no items must differ"
-                begun = tuple(item.on(byte) for item in begun)
+            begun = tuple([item.on(byte) for item in begun])
             if onward is None:
                 if outer is None:
                     return (self._end,)
                 risen = self._risen(outer, goals, begun)
                 return () if risen is None else (self._place(*risen),)
-            if inner is not None:
-                waiting = self._place(outer, onward, ())
-                return (self._place(waiting, inner, self._item(onward, inner, begun)),)
-            if len(ways) == 1:
-                return (self._place(outer, onward, begun),)
-            return tuple(self._place(outer, w.level, begun) for w in ways if w.level is not None)
+            assert inner is not None, "else the level is all"
+            waiting = self._place(outer, onward, ())
+            return (self._place(waiting, inner, self._item(onward, inner, begun)),)
 
     def _risen(
         self, outer: Place | None, goals: Goals, begun: tuple[Begun, ...]
@@ -372,59 +406,7 @@ class SchemaRules:
         if not place.level.ended:
             return found
         risen = self._risen(place.outer, place.level.ended, place.begun)
-        if risen is None:
-            return found
-        return bytes(sorted({*found, *self._structural(self._place(*risen))}))
-
-    # Completions ---------------------------------------------------------------------------------
-
-    def _plain(self, place: Place) -> bytes:
-        """A completion, in which items may be equal that must not, or be counted otherwise."""
-        text, goals = place.level.finish()
-        parts, outer = [text], place.outer
-        while outer is not None:
-            text, goals = outer.level.resume(goals, None).finish()
-            parts.append(text)
-            outer = outer.outer
-        return b"".join(parts)
-
-    def _tried(self, key: Where) -> bytes:
-        """A completion that has been walked, with another way taken where the plain one ends."""
-        found = bytearray()
-        while not self.accepting(key):
-            plain = min((self._plain(place) for place in _all(key)), key=len)
-            for number, byte in enumerate(plain):
-                onward = self.push(key, byte)
-                if onward is None:
-                    byte, key = self._other_way(key, len(plain) - number)
-                    found.append(byte)
-                    break
-                found.append(byte)
-                key = onward
-        return bytes(found)
-
-    def _other_way(self, key: Where, enough: int) -> tuple[int, Where]:
-        """A byte behind which a short completion parts from what was written.
-
-        Args:
-            key: Where.
-            enough: Bytes of a completion that need not be improved.
-        """
-        best: tuple[int, int, Where] | None = None
-        for byte in self.following(key):
-            onward = self.push(key, byte)
-            assert onward is not None, "it follows"
-            length = min(len(self._plain(place)) + place.crowd for place in _all(onward))
-            if best is None or length < best[0]:
-                best = (length, byte, onward)
-                if length <= enough and not any(place.crowd for place in _all(onward)):
-                    break
-        assert best is not None, "some byte follows"
-        return best[1:]
-
-
-def _all(key: Where) -> Iterator[Place]:
-    return iter((key,) if isinstance(key, Place) else key.places)
+        return found if risen is None else united([found, risen[1].following()])
 
 
 def check_unique(shape: Array, graph: Graph, style: Style) -> bool:

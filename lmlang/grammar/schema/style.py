@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lmlang.grammar.spec import Style
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """What stands between the parts of arrays and objects.
 
-    Args:
+    Attributes:
         comma: Between two items on one line.
         colon: Between a key and its value.
         indent: Spaces by which each level is indented; 0: all is on one line.

@@ -13,7 +13,7 @@ from lmlang.grammar import automaton as automata
 from lmlang.grammar.automaton import State
 from lmlang.grammar.schema import array_plan, levels, object_plan, rules, ways
 from lmlang.grammar.schema.levels import Level
-from lmlang.grammar.schema.object_plan import Spot
+from lmlang.grammar.schema.spots import Spot
 from lmlang.grammar.tables import TextTable
 from tests.grammar.suites import compiled
 

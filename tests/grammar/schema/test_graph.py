@@ -108,6 +108,21 @@ def test_the_same_text_gives_the_same_graph(schema: Any) -> None:
     assert len(one) == len(two)
 
 
+def test_keys_without_a_name_have_an_order_of_their_own() -> None:
+    patterns = {f"^{letter} ": {"minimum": at} for at, letter in enumerate("qaxkbz")}
+    schema = {"type": "object", "patternProperties": patterns, "additionalProperties": False}
+    spec = JsonSchema.of(schema, "line")
+    graph = compile_schema(spec)
+    (shape,) = graph.shapes(graph.root)
+    assert isinstance(shape, Object)
+    firsts = [others.keys.first(1)[0][0] for others in shape.others if others.keys.size(9) > 8]
+    assert firsts == sorted("qaxkbz")  # as the schemas of their values are numbered
+    rules = SchemaRules(graph, "line")
+    key = rules.run(rules.start(), b'{"')
+    assert key is not None
+    assert rules.completion(key).startswith(b"a ")
+
+
 def test_explanations_tell_every_decision() -> None:
     told = explain(
         compiled(
