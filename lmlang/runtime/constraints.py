@@ -49,6 +49,7 @@ class Constrained:
         self.legal: list[int] = []
         """How many tokens were possible in its place; kept likewise."""
         self._squeezed = False
+        self._held: int | None = None
         self._wants_provenance = request.provenance
         self._characters = 0
         self._complete_at: set[int] = {0} if self._matcher.is_accepting() else set()
@@ -63,7 +64,7 @@ class Constrained:
     @property
     def held(self) -> int | None:
         """The token that will probably be drawn next, as the tokenizer spells what is forced so."""
-        return None if self.finish is not None else self._matcher.held_token()
+        return self._held
 
     @property
     def _left(self) -> int:
@@ -163,6 +164,7 @@ class Constrained:
             self._end_where_nothing_follows()
         if self.finish is None and not matcher.is_accepting() and not matcher.fits(self._left - 1):
             tokens += self.complete()
+        self._held = None if self.finish is not None else matcher.held_token()
         return tokens
 
     def complete(self) -> list[int]:

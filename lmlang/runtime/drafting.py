@@ -57,6 +57,15 @@ class Drafter:
         return _seen_before(recent, count)
 
 
+def foresees(sequence: Sequence) -> bool:
+    """Whether there may be something `received` or `held`."""
+    task = sequence.task
+    if not isinstance(task, GenerateTask):
+        return False
+    constraint = task.output.constraint
+    return bool(task.request.resumed) or (constraint is not None and constraint.held is not None)
+
+
 def received(sequence: Sequence, room: int) -> tuple[int, ...]:
     """Up to ``room`` tokens that whoever asked has received before: a draft that is right."""
     task = sequence.task

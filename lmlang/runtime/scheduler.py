@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lmlang.runtime.cache.manager import CacheManager
-from lmlang.runtime.drafting import Drafter, held, received
+from lmlang.runtime.drafting import Drafter, foresees, held, received
 from lmlang.runtime.policy import Waiting
 from lmlang.runtime.runs import Runs
 from lmlang.runtime.samples import Samples
-from lmlang.runtime.sequence import Answer, GenerateTask, Sequence
+from lmlang.runtime.sequence import Answer, Sequence
 
 Frontier = tuple[str, int, int]
 """Where a prompt goes on: (namespace, slot of its last cached token or -1, its next token)."""
@@ -347,12 +347,8 @@ class Scheduler:
         """Decode rows, with drafts as far as slots and the budget allow them."""
         rows = []
         for sequence in sequences:
-            task = sequence.task
-            draft: tuple[int, ...] = ()
-            if self._drafter is not None or (
-                isinstance(task, GenerateTask) and (task.request.resumed or task.output.constraint)
-            ):
-                draft = self._draft(sequence, budget)
+            drafts = self._drafter is not None or foresees(sequence)
+            draft = self._draft(sequence, budget) if drafts else ()
             rows.append(Row(sequence, 1 + len(draft), draft, decoding=True))
         return rows
 
