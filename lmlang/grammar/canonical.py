@@ -54,11 +54,7 @@ class Canonical:
             state: Where the output stands.
             before: The ids that led there; -1 for bytes that did not come as a token.
         """
-        try:
-            run = self._runs[state]
-        except KeyError:
-            run = self._run(state)
-            _keep(self._runs, state, run)
+        run = self._run(state)
         if run is None:
             return ()
         text, behind = run
@@ -77,10 +73,10 @@ class Canonical:
         quote leaves them one token. It is a guess, where `forced` is sure.
 
         Args:
-            state: Where the output stands; nothing is certain to come next.
+            state: Where the output stands.
             before: As there.
         """
-        run = self._runs.get(state)
+        run = self._run(state)
         if run is None or len(self._automaton.following(run[1])) < OPEN:
             return None
         key = (run[0], tuple(self._tail(before, run[0])))
@@ -96,6 +92,14 @@ class Canonical:
 
     def _run(self, state: State) -> tuple[str, State] | None:
         """What the forced bytes spell, and the state behind it, or one where more may come."""
+        try:
+            return self._runs[state]
+        except KeyError:
+            found = self._found(state)
+            _keep(self._runs, state, found)
+            return found
+
+    def _found(self, state: State) -> tuple[str, State] | None:
         automaton = self._automaton
         data, behind = automaton.forced_to(state, MAX_BYTES)
         text = text_of(data[:MAX_BYTES]) if data else ""

@@ -45,6 +45,9 @@ class Closings:
         self._automaton = automaton
         self._last: Spelled | None = None
         self._paused: dict[State, Detours] = {}  # one at most, which may be gone on with
+        self._missing = (
+            vocabulary.missing_bytes
+        )  # all tokens are looked at, before any output waits
         self._single = bytes(b for b in range(256) if vocabulary.byte_ids[b] >= 0)
 
     def tokens(self, state: State) -> Tokens:
@@ -132,7 +135,7 @@ class Closings:
         return tokens
 
     def _dead_end(self, stuck: bytes) -> GrammarDeadEnd:
-        missing = bytes(b for b in stuck[:1] if b in self._vocabulary.missing_bytes)
+        missing = bytes(b for b in stuck[:1] if b in self._missing)
         which = f"the byte 0x{missing[0]:02x}" if missing else f"the bytes {stuck!r}"
         return GrammarDeadEnd(
             f"the vocabulary has no token for {which}, which every output found would need: allow "

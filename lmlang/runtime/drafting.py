@@ -43,7 +43,7 @@ class Drafter:
         count = min(room, MAX_DRAFT, sequence.growth - len(sequence.generated) - 1)
         if not isinstance(task, GenerateTask) or count <= 0 or not _may_run_ahead(task):
             return ()
-        if task.output.constraint is not None:  # which foresees by itself what it can
+        if task.request.constraint is not None:  # which foresees by itself what it can
             return ()
         made = sequence.generated
         if len(made) == 1:
@@ -62,8 +62,9 @@ def foresees(sequence: Sequence) -> bool:
     task = sequence.task
     if not isinstance(task, GenerateTask):
         return False
-    constraint = task.output.constraint
-    return bool(task.request.resumed) or (constraint is not None and constraint.held is not None)
+    if task.request.constraint is None:
+        return bool(task.request.resumed)
+    return task.output.constraint is not None and task.output.constraint.held is not None
 
 
 def received(sequence: Sequence, room: int) -> tuple[int, ...]:
@@ -71,7 +72,7 @@ def received(sequence: Sequence, room: int) -> tuple[int, ...]:
     task = sequence.task
     if not isinstance(task, GenerateTask) or not task.request.resumed or not _may_run_ahead(task):
         return ()
-    if task.output.constraint is not None:
+    if task.request.constraint is not None:
         return ()
     made = len(sequence.generated)
     count = min(room, sequence.growth - made - 1)
@@ -81,9 +82,9 @@ def received(sequence: Sequence, room: int) -> tuple[int, ...]:
 def held(sequence: Sequence, room: int) -> tuple[int, ...]:
     """The token that a constraint holds open behind what it forces, as a draft of ``room``."""
     task = sequence.task
-    if not isinstance(task, GenerateTask) or task.output.constraint is None or room <= 0:
+    if not isinstance(task, GenerateTask) or task.request.constraint is None or room <= 0:
         return ()
-    token = task.output.constraint.held
+    token = None if task.output.constraint is None else task.output.constraint.held
     if token is None or len(sequence.generated) + 1 >= sequence.growth or not _may_run_ahead(task):
         return ()
     return (token,)
