@@ -93,6 +93,11 @@ class Masks:
         self._most = most or MAX_BYTES // len(self._none)
         self._lock = threading.Lock()
 
+    def made(self, state: State) -> Mask | None:
+        """The mask of a state that has been asked for before, as far as it is kept."""
+        mask = state.masks
+        return mask if mask is not None and mask.owner is self else None
+
     def mask(self, automaton: Automaton, state: State) -> Mask:
         """The tokens that may come next in a state of an automaton."""
         mask = state.masks

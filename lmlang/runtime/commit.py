@@ -23,7 +23,7 @@ from lmlang.protocol import Event, Generation, InputLogprobs, Scores, TopLogprob
 from lmlang.runtime.batch import LogitRows
 from lmlang.runtime.cache.manager import CacheManager
 from lmlang.runtime.constraints import PATIENCE
-from lmlang.runtime.drawing import Drawing, drawing_of, known, processed, standing
+from lmlang.runtime.drawing import Drawing, bits_of, drawing_of, known, processed, standing
 from lmlang.runtime.metrics import Counters
 from lmlang.runtime.output import Drawn, Prediction
 from lmlang.runtime.predictions import Predictions
@@ -189,6 +189,9 @@ class Commit:
         constraint, row = task.output.constraint, drawing.row + ahead
         assert constraint is not None
         try:
+            if draw.mask is None and not constraint.is_legal(drawn.token):
+                draw = draw._replace(mask=bits_of(constraint.mask()))
+                (drawn,) = sample(scores, [draw])
             for _ in range(PATIENCE):
                 received = standing(drawn, task, constraint.known)
                 if received is not None and constraint.would_take(drawn.token):
@@ -198,7 +201,8 @@ class Commit:
                 taken = constraint.take(drawn.token)
                 if taken:
                     break
-                draw = draw._replace(barred=draw.barred | {drawn.token})
+                barred, mask = draw.barred | {drawn.token}, bits_of(constraint.mask())
+                draw = draw._replace(barred=barred, mask=mask)
                 (drawn,) = sample(scores, [draw])
                 if drawn.token in draw.barred or not constraint.allows(drawn.token):
                     break  # nothing else has a finite logit

@@ -89,6 +89,20 @@ class Constrained:
             )
         return mask
 
+    def made_mask(self) -> Mask | None:
+        """`mask` if it is known: what is drawn without it has to be judged by `is_legal`."""
+        matcher = self._matcher
+        return None if matcher.is_accepting() else matcher.grammar.masks.made(matcher.state)
+
+    def is_legal(self, token: int) -> bool:
+        """Whether `mask` has a token; it is not made for that."""
+        matcher = self._matcher
+        if matcher.is_accepting():
+            return True
+        taken = matcher.accept_token(token)
+        matcher.rollback(taken)
+        return taken
+
     def masks_behind(self, tokens: tuple[int, ...]) -> list[Mask | None]:
         """What may be drawn behind each of some tokens, as far as there is anything; see `mask`."""
         masks: list[Mask | None] = []

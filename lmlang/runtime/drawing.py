@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from lmlang.errors import LMLangError, ProgramError
+from lmlang.grammar.masks import Mask
 from lmlang.protocol import Request
 from lmlang.runtime.output import Drawn
+from lmlang.runtime.predictions import MaskArray
 from lmlang.runtime.sampler import Draw
 from lmlang.runtime.sequence import GenerateTask, Sequence
 
@@ -45,7 +47,10 @@ def drawing_of(
         GrammarDeadEnd: No token at all can come next.
     """
     request, output = task.request, task.output
-    mask = None if output.constraint is None else output.constraint.mask()
+    mask = None
+    if output.constraint is not None:
+        first = draft or not is_drawn_first(task)
+        mask = output.constraint.mask() if first else output.constraint.made_mask()
     masks = [mask] * (len(draft) + 1)
     if draft and output.constraint is not None:
         masks = [mask, *output.constraint.masks_behind(draft)]
@@ -60,7 +65,7 @@ def drawing_of(
             sequence.generated,
             probs=request.probs,
             top=request.top_logprobs if request.probs else 0,
-            mask=None if mask is None else mask.bits,
+            mask=bits_of(mask),
         )
         return Drawing(sequence, task, row, [free])
     draws = [
@@ -75,11 +80,28 @@ def drawing_of(
             output.allowed(),
             request.probs,
             request.top_logprobs if request.probs else 0,
-            None if mask is None else mask.bits,
+            bits_of(mask),
         )
         for ahead, mask in enumerate(masks)
     ]
     return Drawing(sequence, task, row, draws, draft)
+
+
+def bits_of(mask: Mask | None) -> MaskArray | None:
+    """What a draw wants of a mask."""
+    return None if mask is None else mask.bits
+
+
+def is_drawn_first(task: GenerateTask) -> bool:
+    """Whether a token is drawn of all and then judged: the one that a mask would have left, too.
+
+    Each token has noise of its own, so what wins among all wins among those that are legal. Where
+    others are cut away before, or counted, they have to be the legal ones.
+    """
+    params = task.request.params
+    if params.top_k > 0 or params.top_p < 1 or params.min_p > 0:
+        return False
+    return not (task.request.probs or task.request.provenance)
 
 
 def processed(logits: Tensor, drawing: Drawing) -> Tensor:
