@@ -133,6 +133,13 @@ class GrammarMatcher:
         state = self._states[-1]
         return state.accepting and not self.grammar.automaton.following(state)
 
+    def allows(self, index: int) -> bool:
+        """Whether a token is legal; the mask is not made for that."""
+        pieces = self.grammar.vocabulary.pieces
+        if not 0 <= index < len(pieces) or not pieces[index]:
+            return False
+        return self.grammar.automaton.run(self._states[-1], pieces[index]) is not None
+
     def mask(self) -> Mask:
         """The tokens that may come next; exact, shared, read-only."""
         return self.grammar.masks.mask(self.grammar.automaton, self._states[-1])

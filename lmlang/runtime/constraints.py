@@ -96,12 +96,7 @@ class Constrained:
 
     def is_legal(self, token: int) -> bool:
         """Whether `mask` has a token; it is not made for that."""
-        matcher = self._matcher
-        if matcher.is_accepting():
-            return True
-        taken = matcher.accept_token(token)
-        matcher.rollback(taken)
-        return taken
+        return self._matcher.is_accepting() or self._matcher.allows(token)
 
     def masks_behind(self, tokens: tuple[int, ...]) -> list[Mask | None]:
         """What may be drawn behind each of some tokens, as far as there is anything; see `mask`."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lmlang.errors import BudgetExceeded, GrammarDeadEnd, ProgramError, ProgramTypeError
 from lmlang.grammar.matcher import GrammarMatcher
 from tests.grammar.byte_sets import grammar_of, vocabulary_of
+from tests.grammar.real import real_vocabulary
 
 LETTERS = [bytes([b]) for b in b"abc"]
 PIECES = [*LETTERS, b"ab", b"ba", b"cab", b"aa", b"bcb", b"ab", b"\xc3\xa9", b"\xc3", b"\xa9"]
@@ -229,3 +230,13 @@ def test_what_is_no_token_and_no_bytes_is_told_as_such() -> None:
     assert matcher.accept_bytes(b"ab")
     assert repr(matcher) == "<GrammarMatcher after 1, b'...', may end>"
     assert repr(matcher.mask()) == f"<Mask of {matcher.mask().count} tokens>"
+
+
+def test_what_is_allowed_is_what_is_taken() -> None:
+    matcher = grammar_of([b"cat", b"car"], real_vocabulary()).matcher()
+    pieces = matcher.grammar.vocabulary.pieces
+    for index in (*range(-1, len(pieces), 7), *matcher.mask().ids().tolist(), len(pieces)):
+        allowed = matcher.allows(index)
+        assert allowed == (0 <= index < len(pieces) and matcher.mask().allows(index))
+        assert allowed == matcher.accept_token(index)
+        matcher.rollback(allowed)
