@@ -45,9 +45,7 @@ class Closings:
         self._automaton = automaton
         self._last: Spelled | None = None
         self._paused: dict[State, Detours] = {}  # one at most, which may be gone on with
-        self._missing = (
-            vocabulary.missing_bytes
-        )  # all tokens are looked at, before any output waits
+        self._missing = vocabulary.missing_bytes  # found by a look at all tokens: not later
         self._single = bytes(b for b in range(256) if vocabulary.byte_ids[b] >= 0)
 
     def tokens(self, state: State) -> Tokens:

@@ -193,8 +193,8 @@ class Scheduler:
         for sequence in prefilling:
             count = chunks.get(sequence)
             if count and sequence.lease:
-                room = min(budget, sequence.lease.capacity - sequence.length)
-                draft = held(sequence, room) if count == sequence.pending else ()
+                # None behind a part of what is known: that leaves nothing of the budget.
+                draft = held(sequence, min(budget, sequence.lease.capacity - sequence.length))
                 budget -= len(draft)
                 rows.append(Row(sequence, count + len(draft), draft, sequence.decoding))
         rows.sort(key=lambda row: not row.decoding)  # who came back may only lack one

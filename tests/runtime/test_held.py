@@ -134,3 +134,17 @@ def test_a_guess_behind_which_nothing_can_be_drawn_is_none() -> None:
     assert mask is not None
     assert mask.ids().tolist() == [2]
     assert constraint.known == 0
+
+
+def test_only_a_row_that_computes_all_that_is_known_has_a_guess_behind_it() -> None:
+    engine, drafts = Stepped(400, budget=5), 0
+    with pytest.MonkeyPatch.context() as patch:
+        guessing(patch, lambda constraint: 1)
+        generation = begin(engine, asking(RECORD, "the user and the world ", max_tokens=40))
+        while engine.loop.has_work():
+            for row in engine.loop.scheduler.plan().rows:
+                drafts += len(row.draft)
+                assert not row.draft or row.count - len(row.draft) == row.sequence.pending
+            engine.loop.step()
+    assert drafts
+    assert generation.result(timeout=0)
