@@ -18,8 +18,10 @@ from lmlang.grammar.automaton import Automaton, State
 from lmlang.grammar.fewest import BEGIN, NONE, Opens, Spelled, Tokens, go_on, goes_on, least, reach
 from lmlang.grammar.vocabulary import Vocabulary
 
-MAX_TRIED = 2_048
-"""What may be spent on looking for fewer tokens."""
+MAX_TRIED_AT_START = 2_048
+"""What may be spent on looking for the fewest tokens of whole outputs, below which none is begun."""
+MAX_TRIED = 768
+"""The same within an output; where there are fewer, they are nearly always found sooner."""
 MAX_TRIED_TO_SPELL = 1 << 16
 """The same where the vocabulary lacks bytes."""
 AT_A_PLACE, AT_A_TRY = 2, 8
@@ -130,7 +132,10 @@ class Detours:
         self._spelled: dict[bytes, Spelled] = {}
         self._trails: dict[State, Trail] = {}
         self._steps: dict[State, list[Step]] = {}
-        self._left = MAX_TRIED if best is not None else MAX_TRIED_TO_SPELL
+        if best is None:
+            self._left = MAX_TRIED_TO_SPELL
+        else:
+            self._left = MAX_TRIED_AT_START if state is automaton.start else MAX_TRIED
         data = spelled.data
         count, reached = NONE, len(data)
         if best is None:

@@ -83,7 +83,9 @@ def one_by_one(
     """What is found where each way is walked and spelled anew; notes the tokens of each."""
     data = automaton.completion(state)
     best = fewest(vocabulary, data)
-    left = detours.MAX_TRIED if best is not None else detours.MAX_TRIED_TO_SPELL
+    left = detours.MAX_TRIED_AT_START if state is automaton.start else detours.MAX_TRIED
+    if best is None:
+        left = detours.MAX_TRIED_TO_SPELL
     tried[data] = len(best) if best is not None else NONE
     open_ = [(tried[data], len(data), data, 0)]
     while open_ and left > 0 and (best is None or len(best) > 1):
@@ -180,6 +182,7 @@ def test_as_much_is_looked_at(name: str, effort: int, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("effort", [9, 20, 30, 50, 90, 200, 2048])
 def test_few_texts_and_tokens(effort: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detours, "MAX_TRIED", effort)
+    monkeypatch.setattr(detours, "MAX_TRIED_AT_START", 3 * effort)
     monkeypatch.setattr(detours, "MAX_TRIED_TO_SPELL", 2 * effort)
     draws, saved = random.Random(effort), 0
     for _ in range(60):

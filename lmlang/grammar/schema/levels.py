@@ -110,8 +110,17 @@ class Level:
         if self._strides and not isinstance(frame, Start):
             onward, end = frame.run(data, at)
             if end > at:
-                return self if onward is frame else self._levels.of(onward), end
+                return self if onward is frame else self._along_key(self._levels.of(onward)), end
         return self.push(data[at]), at + 1
+
+    def _along_key(self, onward: Level) -> Level:
+        """A level behind more of a key; what this one is like, that one is like too."""
+        like, frame, longer = self._like, self.frame, onward.frame
+        if onward._like is None and like is not None and like is not self:
+            assert isinstance(frame, Key) and isinstance(longer, Key), "others are like themselves"
+            if longer.readings is frame.readings and longer.states == frame.states:
+                onward._like = like
+        return onward
 
     def along(self, run: bytes) -> Ways:
         """What one of its runs does."""
