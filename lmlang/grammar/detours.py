@@ -19,7 +19,7 @@ from lmlang.grammar.fewest import BEGIN, NONE, Opens, Spelled, Tokens, go_on, go
 from lmlang.grammar.vocabulary import Vocabulary
 
 MAX_TRIED_AT_START = 2_048
-"""What may be spent on looking for the fewest tokens of whole outputs, below which none is begun."""
+"""What may be spent on looking for the fewest tokens of an output, for which a budget must do."""
 MAX_TRIED = 768
 """The same within an output; where there are fewer, they are nearly always found sooner."""
 MAX_TRIED_TO_SPELL = 1 << 16

@@ -114,11 +114,15 @@ class Level:
         return self.push(data[at]), at + 1
 
     def _along_key(self, onward: Level) -> Level:
-        """A level behind more of a key; what this one is like, that one is like too."""
+        """A level behind more of a key; what this one is like, that one is like too.
+
+        Where as many states are left and they are the same, no way to read it has been lost.
+        """
         like, frame, longer = self._like, self.frame, onward.frame
         if onward._like is None and like is not None and like is not self:
-            assert isinstance(frame, Key) and isinstance(longer, Key), "others are like themselves"
-            if longer.readings is frame.readings and longer.states == frame.states:
+            assert isinstance(frame, Key), "others are like themselves"
+            assert isinstance(longer, Key), "it has not ended"
+            if longer.states == frame.states:
                 onward._like = like
         return onward
 
