@@ -187,12 +187,11 @@ class Commit:
         """
         sequence, task, draw = drawing.sequence, drawing.task, drawing.draws[ahead]
         constraint, row = task.output.constraint, drawing.row + ahead
-        model = Model(self._said, [row])
         assert constraint is not None
         try:
             if draw.mask is None and not constraint.is_legal(drawn.token):
                 draw = draw._replace(mask=bits_of(constraint.mask()))
-                (drawn,) = sample(scores, [draw], model)
+                (drawn,) = sample(scores, [draw], Model(self._said, [row]))
             for _ in range(PATIENCE):
                 received = standing(drawn, task, constraint.known)
                 if received is not None and constraint.would_take(drawn.token):
@@ -204,7 +203,7 @@ class Commit:
                     break
                 barred, mask = draw.barred | {drawn.token}, bits_of(constraint.mask())
                 draw = draw._replace(barred=barred, mask=mask)
-                (drawn,) = sample(scores, [draw], model)
+                (drawn,) = sample(scores, [draw], Model(self._said, [row]))
                 if drawn.token in draw.barred or not constraint.allows(drawn.token):
                     break  # nothing else has a finite logit
             if taken:
