@@ -17,6 +17,7 @@ import report
 import gc
 import random
 import statistics
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -48,7 +49,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.spent: Counter[str] = Counter()
-        self._inside = False
+        self._inside: int | None = None  # which thread is in a constraint: the engine's or none
         for name in PARTS:
             member = vars(Constrained)[name]
             if isinstance(member, property):
@@ -69,22 +70,22 @@ class Clock:
         gc.callbacks.append(self._collecting)
 
     def _collecting(self, phase: str, _: dict[str, int]) -> None:
-        if self._inside:
+        if self._inside == threading.get_ident():
             now = time.perf_counter_ns()
             self.spent["garbage"] += now if phase == "stop" else -now
 
     def _timed(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(work)
         def timed(*given: Any) -> Any:
-            if self._inside:
+            if self._inside is not None:
                 return work(*given)
-            self._inside, started = True, time.perf_counter_ns()
+            self._inside, started = threading.get_ident(), time.perf_counter_ns()
             try:
                 return work(*given)
             finally:
                 self.spent[name] += time.perf_counter_ns() - started
                 self.spent["draws"] += work.__name__ == "take"
-                self._inside = False
+                self._inside = None
 
         return timed
 
